@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package api holds the data that the host half and the sandbox process of gvx
+// exchange: the sandbox spec, the life-cycle states and the kinds of error.
+//
+// It owns no behaviour beyond validation: it opens no file, starts no process
+// and imports nothing but the standard library, so that every other package,
+// on every operating system, may import it.
+//
+// A sandbox spec travels as JSON over a descriptor that the launcher donates.
+// Both ends are the same binary, yet the sandbox checks it as if it were
+// hostile: see [Sandbox.Validate].
+package api
+
+import "time"
+
+// SpecVersion is the version of the [Sandbox] document. Launcher and sandbox
+// must agree on it exactly: they are the same binary.
+const SpecVersion = 1
+
+// FD is the number of a donated descriptor as the sandbox process sees it.
+// NoFD says that there is none.
+type FD int
+
+// NoFD is the FD of something that was not donated.
+const NoFD FD = -1
+
+// Sandbox is all that a sandbox process is told: what the one Sentry looks
+// like and which container it starts with.
+type Sandbox struct {
+	// Version is SpecVersion.
+	Version int `json:"version"`
+	// ID is the sandbox's identifier, 64 hexadecimal digits for `rungv run`.
+	ID string `json:"id"`
+	// Platform names the Sentry's platform: "systrap".
+	Platform string `json:"platform"`
+	// Cores is how many processors guests see, 1 to MaxCores.
+	Cores int `json:"cores"`
+	// Hostname and Domainname are the initial UTS names.
+	Hostname   string `json:"hostname"`
+	Domainname string `json:"domainname,omitempty"`
+	// Network says what the guest's network consists of.
+	Network Network `json:"network"`
+	// Resources are the limits of the whole sandbox.
+	Resources Resources `json:"resources"`
+	// Sysctls are written below the guest's /proc/sys before init starts.
+	Sysctls map[string]string `json:"sysctls,omitempty"`
+	// ControlFD is a connected stream socket to the launcher: the control
+	// channel. When its other end closes, the sandbox ends.
+	ControlFD FD `json:"controlFD"`
+	// ListenFD is a listening unix socket for further control connections,
+	// or NoFD.
+	ListenFD FD `json:"listenFD"`
+	// LogFD takes the Sentry's log, or NoFD.
+	LogFD FD `json:"logFD"`
+	// LogLevel is "warning", "info" or "debug".
+	LogLevel string `json:"logLevel,omitempty"`
+	// Lockdown says which outer layers the launcher has put around the process.
+	Lockdown Lockdown `json:"lockdown"`
+	// Container is the first container.
+	Container Container `json:"container"`
+	// StartedAt is the launcher's clock, CLOCK_MONOTONIC nanoseconds, when it
+	// began: boot times are counted from it. Zero if unknown.
+	StartedAt int64 `json:"startedAt,omitempty"`
+}
+
+// NetworkMode selects what the root network namespace of the guest holds.
+type NetworkMode string
+
+const (
+	// NetworkNone is a loopback interface and nothing else.
+	NetworkNone NetworkMode = "none"
+	// NetworkNAT is eth0 behind the user-mode router.
+	NetworkNAT NetworkMode = "nat"
+)
+
+// Network describes the guest's root network namespace.
+type Network struct {
+	Mode NetworkMode `json:"mode"`
+}
+
+// Resources are the limits that the sandbox enforces on its guests. Zero means
+// no limit.
+type Resources struct {
+	// MemoryBytes bounds what all guests together hold.
+	MemoryBytes int64 `json:"memoryBytes,omitempty"`
+	// CPUMillis bounds processor time: 1000 is one processor.
+	CPUMillis int64 `json:"cpuMillis,omitempty"`
+	// Pids bounds how many guest tasks exist at once.
+	Pids int64 `json:"pids,omitempty"`
+}
+
+// Lockdown records the outer isolation layers, for doctor, inspect and tests.
+type Lockdown struct {
+	// Namespaces are those made new for the process: "user", "pid", "net",
+	// "ipc", "mnt", "uts".
+	Namespaces []string `json:"namespaces,omitempty"`
+	// Landlock is the ABI version in force, 0 where the host has none.
+	Landlock int `json:"landlock,omitempty"`
+	// EmptyRoot says that the sandbox shall pivot into an empty root before
+	// it drops its capabilities; only with a new mount namespace.
+	EmptyRoot bool `json:"emptyRoot,omitempty"`
+}
+
+// Container is one container of a sandbox.
+type Container struct {
+	ID      string  `json:"id"`
+	Process Process `json:"process"`
+	Rootfs  Rootfs  `json:"rootfs"`
+	// Mounts are made in this order, on top of the rootfs and of the defaults
+	// (/proc, /sys, /sys/fs/cgroup, /dev, /dev/pts, /dev/shm, /dev/mqueue).
+	Mounts []Mount `json:"mounts,omitempty"`
+	// Files are small files placed over the rootfs (/etc/hosts, …), each as a
+	// bind mount of its own, as docker does.
+	Files []File `json:"files,omitempty"`
+	// ShmSizeBytes is the size of /dev/shm.
+	ShmSizeBytes int64 `json:"shmSizeBytes,omitempty"`
+	// Privileged leaves /sys and /proc/sys writable for the guest.
+	Privileged bool `json:"privileged,omitempty"`
+	// Init runs a minimal reaper as process 1 with the command as its child.
+	Init bool `json:"init,omitempty"`
+}
+
+// Process is the first process of a container or an additional one (exec).
+type Process struct {
+	// Args is the command line; Args[0] is looked up in the guest's PATH.
+	Args []string `json:"args"`
+	// Env is NAME=value. PATH and HOME are added where missing, as docker does.
+	Env []string `json:"env,omitempty"`
+	// Cwd is made when missing.
+	Cwd string `json:"cwd"`
+	// User is docker's form: name|uid[:group|gid]; empty is root.
+	User string `json:"user,omitempty"`
+	// AdditionalGroups are names or numbers.
+	AdditionalGroups []string `json:"additionalGroups,omitempty"`
+	// Capabilities are the bounding set of the guest, "CAP_…" names. A process
+	// that is not root holds none of them effective, as in docker.
+	Capabilities []string `json:"capabilities"`
+	// NoNewPrivileges sets the guest's no_new_privs.
+	NoNewPrivileges bool `json:"noNewPrivileges,omitempty"`
+	// Rlimits by name ("nofile", …), as `docker run --ulimit`.
+	Rlimits []Rlimit `json:"rlimits,omitempty"`
+	// Terminal says that StdinFD = StdoutFD = StderrFD is a host terminal's
+	// replica side.
+	Terminal bool `json:"terminal,omitempty"`
+	// Rows and Columns are the terminal's first size; 0 leaves it.
+	Rows    uint16 `json:"rows,omitempty"`
+	Columns uint16 `json:"columns,omitempty"`
+	// The standard streams: pipes or a terminal, never a host's regular file.
+	StdinFD  FD `json:"stdinFD"`
+	StdoutFD FD `json:"stdoutFD"`
+	StderrFD FD `json:"stderrFD"`
+}
+
+// Rlimit is one resource limit of a guest process.
+type Rlimit struct {
+	Name string `json:"name"`
+	Soft uint64 `json:"soft"`
+	Hard uint64 `json:"hard"`
+}
+
+// Rootfs is the stack of file systems at a container's "/".
+type Rootfs struct {
+	// Layers are read-only, lowest first.
+	Layers []Layer `json:"layers"`
+	// UpperFD is an unlinked sparse host file that holds what the guest
+	// writes; NoFD keeps it in memory.
+	UpperFD FD `json:"upperFD"`
+	// SizeBytes bounds the upper; 0 means no bound but the host's disk.
+	SizeBytes int64 `json:"sizeBytes,omitempty"`
+	// ReadOnly mounts the root read-only.
+	ReadOnly bool `json:"readOnly,omitempty"`
+}
+
+// Layer is a read-only file system image, donated as a descriptor.
+type Layer struct {
+	FD FD `json:"fd"`
+	// Format is "erofs".
+	Format string `json:"format"`
+	// DiffID names the content, for messages.
+	DiffID string `json:"diffID,omitempty"`
+}
+
+// MountType selects what is mounted.
+type MountType string
+
+const (
+	// MountTmpfs is a file system in the sandbox's memory.
+	MountTmpfs MountType = "tmpfs"
+)
+
+// Mount is one additional mount of a container.
+type Mount struct {
+	Type     MountType `json:"type"`
+	Target   string    `json:"target"`
+	ReadOnly bool      `json:"readOnly,omitempty"`
+	NoExec   bool      `json:"noExec,omitempty"`
+	NoSUID   bool      `json:"noSUID,omitempty"`
+	NoDev    bool      `json:"noDev,omitempty"`
+	// SizeBytes bounds a tmpfs; 0 is the sandbox's memory limit.
+	SizeBytes int64 `json:"sizeBytes,omitempty"`
+	// Mode, UID and GID are those of a tmpfs' root.
+	Mode uint32 `json:"mode,omitempty"`
+	UID  uint32 `json:"uid,omitempty"`
+	GID  uint32 `json:"gid,omitempty"`
+}
+
+// File is a small file placed over the rootfs.
+type File struct {
+	Path string `json:"path"`
+	Mode uint32 `json:"mode"`
+	Data []byte `json:"data"`
+}
+
+// ExitStatus is how a container or exec ended.
+type ExitStatus struct {
+	// Code is 0 to 255; 128+n for signal n.
+	Code int `json:"code"`
+	// Signal is the signal that ended it, 0 if it exited.
+	Signal int `json:"signal,omitempty"`
+	// OOMKilled says that the memory limit was the cause.
+	OOMKilled bool `json:"oomKilled,omitempty"`
+	// At is when it ended.
+	At time.Time `json:"at"`
+}

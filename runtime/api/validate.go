@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package api
+
+import (
+	"path"
+	"strings"
+)
+
+// Limits of a sandbox spec. Each bounds what a caller can make the sandbox
+// allocate before the guest runs.
+const (
+	// MaxSpecBytes bounds the JSON document: arguments and environment of
+	// Linux' own 2 MiB limit, escaped, and the files.
+	MaxSpecBytes = 16 << 20
+	// MaxCores is the Sentry's own limit on application cores.
+	MaxCores = 1024
+	// MaxLayers is what overlay stacks need: docker stops at 127 layers.
+	MaxLayers = 500
+	// MaxMounts bounds additional mounts.
+	MaxMounts = 4096
+	// MaxFiles and MaxFileBytes bound the files placed over the rootfs.
+	MaxFiles     = 64
+	MaxFileBytes = 1 << 20
+	// MaxNameBytes bounds host and domain names (Linux: 64).
+	MaxNameBytes = 64
+)
+
+// Validate checks everything that does not need the host: versions, bounds,
+// paths. It returns an [Error] of KindInvalid or KindLimit.
+func (s *Sandbox) Validate() error {
+	switch {
+	case s.Version != SpecVersion:
+		return Errorf(KindInvalid, "sandbox spec: version %d, want %d: launcher and sandbox are different builds", s.Version, SpecVersion)
+	case s.ID == "":
+		return Errorf(KindInvalid, "sandbox spec: no id")
+	case s.Cores < 1 || s.Cores > MaxCores:
+		return Errorf(KindLimit, "sandbox spec: %d cores, want 1 to %d", s.Cores, MaxCores)
+	case len(s.Hostname) > MaxNameBytes || len(s.Domainname) > MaxNameBytes:
+		return Errorf(KindLimit, "sandbox spec: host or domain name longer than %d bytes", MaxNameBytes)
+	case s.Network.Mode != NetworkNone && s.Network.Mode != NetworkNAT:
+		return Errorf(KindInvalid, "sandbox spec: unknown network mode %q", s.Network.Mode)
+	case s.Resources.MemoryBytes < 0 || s.Resources.CPUMillis < 0 || s.Resources.Pids < 0:
+		return Errorf(KindInvalid, "sandbox spec: negative resource limit")
+	case s.ControlFD < 0:
+		return Errorf(KindInvalid, "sandbox spec: no control channel")
+	}
+	return s.Container.validate()
+}
+
+func (c *Container) validate() error {
+	switch {
+	case c.ID == "":
+		return Errorf(KindInvalid, "container spec: no id")
+	case len(c.Process.Args) == 0:
+		return Errorf(KindInvalid, "container %s: no command: the image names none, give one", c.ID)
+	case !path.IsAbs(c.Process.Cwd):
+		return Errorf(KindInvalid, "container %s: working directory %q is not absolute", c.ID, c.Process.Cwd)
+	case len(c.Rootfs.Layers) == 0:
+		return Errorf(KindInvalid, "container %s: rootfs without layers", c.ID)
+	case len(c.Rootfs.Layers) > MaxLayers:
+		return Errorf(KindLimit, "container %s: %d layers, at most %d", c.ID, len(c.Rootfs.Layers), MaxLayers)
+	case len(c.Mounts) > MaxMounts:
+		return Errorf(KindLimit, "container %s: %d mounts, at most %d", c.ID, len(c.Mounts), MaxMounts)
+	case len(c.Files) > MaxFiles:
+		return Errorf(KindLimit, "container %s: %d files, at most %d", c.ID, len(c.Files), MaxFiles)
+	}
+	for _, l := range c.Rootfs.Layers {
+		if l.FD < 0 || l.Format != "erofs" {
+			return Errorf(KindInvalid, "container %s: layer %s: format %q without descriptor or unknown", c.ID, l.DiffID, l.Format)
+		}
+	}
+	for _, m := range c.Mounts {
+		if err := checkTarget(m.Target); err != nil {
+			return Errorf(KindInvalid, "container %s: mount: %w", c.ID, err)
+		}
+		if m.Type != MountTmpfs {
+			return Errorf(KindInvalid, "container %s: mount %s: unknown type %q", c.ID, m.Target, m.Type)
+		}
+	}
+	for _, f := range c.Files {
+		if err := checkTarget(f.Path); err != nil {
+			return Errorf(KindInvalid, "container %s: file: %w", c.ID, err)
+		}
+		if len(f.Data) > MaxFileBytes {
+			return Errorf(KindLimit, "container %s: file %s: %d bytes, at most %d", c.ID, f.Path, len(f.Data), MaxFileBytes)
+		}
+	}
+	for _, e := range c.Process.Env {
+		if i := strings.IndexByte(e, '='); i < 1 || strings.IndexByte(e, 0) >= 0 {
+			return Errorf(KindInvalid, "container %s: environment entry %q is not NAME=value", c.ID, e)
+		}
+	}
+	return nil
+}
+
+func checkTarget(p string) error {
+	if !path.IsAbs(p) || path.Clean(p) == "/" || strings.IndexByte(p, 0) >= 0 {
+		return Errorf(KindInvalid, "target %q: want an absolute path below /", p)
+	}
+	return nil
+}
