@@ -22,6 +22,9 @@ const SpecVersion = 1
 // NoFD says that there is none.
 type FD int
 
+// InitName is argv[0] of the reaper that InitFD names.
+const InitName = "gvx-init"
+
 // NoFD is the FD of something that was not donated.
 const NoFD FD = -1
 
@@ -117,8 +120,10 @@ type Container struct {
 	ShmSizeBytes int64 `json:"shmSizeBytes,omitempty"`
 	// Privileged leaves /sys and /proc/sys writable for the guest.
 	Privileged bool `json:"privileged,omitempty"`
-	// Init runs a minimal reaper as process 1 with the command as its child.
-	Init bool `json:"init,omitempty"`
+	// InitFD is a static executable that runs as process 1, with argv[0]
+	// InitName and the command behind "--": it reaps orphans and forwards
+	// signals (docker's --init). NoFD runs the command itself as process 1.
+	InitFD FD `json:"initFD"`
 }
 
 // Process is the first process of a container or an additional one (exec).
