@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# Everything a developer, CI and a newcomer run. `make help` explains; the
+# scripts called here are the ones a user runs.
+
+include integration/testbed/versions.env
+
+GO      ?= go
+BIN     ?= bin
+# The product never links C; tests with the race detector do.
+export CGO_ENABLED = 0
+export GOFLAGS    += -buildvcs=false
+
+# The client half: what builds on macOS and Windows too.
+CLIENT = ./oci/... ./pkg/... ./ext4lite/... ./runtime/api/... ./runtime/control/... ./runtime/state/... \
+	./runtime/images/... ./runtime/cli/... ./cmd/rungv
+CLIENT_PLATFORMS  = darwin/amd64 darwin/arm64 windows/amd64
+SANDBOX_PLATFORMS = linux/amd64 linux/arm64
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+LDFLAGS  = -s -w -X z.gfire.dev/gvx/runtime/cli.Version=$(VERSION)
+
+.DEFAULT_GOAL := help
+.PHONY: help build test lint unit race fuzz cross integration posture nightly bench demo testbed clean
+
+help: ## Explain the targets
+	@echo 'Usage: make TARGET'
+	@echo
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)$$/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@echo
+	@echo 'Test peers and guest images are built into $${GVX_TESTBED:-~/.cache/gvx-testbed} and reused.'
+
+build: ## Build rungv into bin/
+	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/...
+
+demo: ## Run Python from a Debian image in a sandbox as an ordinary user (installs what it needs)
+	install/demo.sh
+
+test: lint unit race cross integration ## Everything CI runs (the integration part needs root)
+
+lint: ## gofmt, go vet, staticcheck
+	@files=$$(gofmt -l $$(git ls-files '*.go')); [ -z "$$files" ] || { echo "not gofmt'ed: $$files"; exit 1; }
+	$(GO) vet ./...
+	$(GO) run honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK_VERSION) ./...
+
+unit: ## Unit and structure tests
+	$(GO) test $$($(GO) list ./... | grep -v '/integration/') ./integration/structure
+
+# Packages that are mostly goroutines and locks, and cheap to build with the
+# race detector: not those that link the Sentry.
+RACE = ./oci/... ./ext4lite ./ext4lite/internal/... ./runtime/control/... ./runtime/state/... ./runtime/images/...
+
+race: ## The same with the race detector, where concurrency is the point
+	CGO_ENABLED=1 $(GO) test -race -short $(RACE)
+
+FUZZTIME ?= 20s
+
+fuzz: ## Every fuzz target for $FUZZTIME (20s) each
+	integration/fuzz.sh $(FUZZTIME)
+
+cross: ## Compile for every platform: the client half for macOS and Windows too
+	@set -e; for platform in $(CLIENT_PLATFORMS); do \
+		echo "cross $$platform: client half"; \
+		GOOS=$${platform%/*} GOARCH=$${platform#*/} $(GO) build -o /dev/null $(CLIENT); done
+	@set -e; for platform in $(SANDBOX_PLATFORMS); do \
+		echo "cross $$platform: everything"; \
+		GOOS=$${platform%/*} GOARCH=$${platform#*/} $(GO) vet ./...; done
+
+testbed: ## Build the test peers and guest images that are missing
+	integration/testbed/testbed.sh get runc runsc seccomp-profile registry python full
+
+# One package at a time: they share processors, and some measure.
+INTEGRATION_TIMEOUT ?= 30m
+
+integration: testbed ## Tests against the real binary, real peers and real guests (root)
+	$(GO) test -count=1 -p 1 -v -timeout $(INTEGRATION_TIMEOUT) ./integration/...
+
+nightly: testbed ## The long tests: whole suites; writes integration/RESULTS.md
+	GVX_NIGHTLY=1 $(GO) test -count=1 -p 1 -v -timeout 4h ./integration/...
+	$(MAKE) fuzz FUZZTIME=3m
+
+bench: testbed ## Measure rungv beside runc, runsc and mkfs.erofs
+	$(GO) run ./integration/perf
+
+clean: ## Remove what was built in the tree (not the test bed)
+	rm -rf $(BIN)

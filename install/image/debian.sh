@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Builds a Debian image from Debian's own packages and writes it as an OCI
+# layout:
+#
+#	debian.sh RECIPE OUT
+#
+# RECIPE names a file in recipes/: which packages the image holds, what is done
+# to it after they are installed, and its config. OUT becomes a directory with
+#
+#	OUT/oci        the image, an OCI layout with the tag "latest"
+#	OUT/rootfs.tar the same tree as one tar, for runtimes without images
+#
+# It needs root (debootstrapping does), a Debian host's apt, and Go. It installs
+# mmdebstrap when that is missing. It writes nothing outside OUT but that
+# package, and OUT appears only when it is complete.
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+recipe=${1:?usage: debian.sh RECIPE OUT}
+out=${2:?usage: debian.sh RECIPE OUT}
+
+die() { echo "debian.sh: $*" >&2; exit 1; }
+
+[ -r "$here/recipes/$recipe.sh" ] || die "no recipe $recipe: there are $(cd "$here/recipes" && echo *.sh)"
+[ "$(id -u)" = 0 ] || die "building $recipe needs root: mmdebstrap makes device nodes and chroots"
+
+# A recipe sets these; see recipes/demo.sh for what each means.
+PACKAGES='' ; CONFIG=() ; EXCLUDE=(/usr/share/man /usr/share/doc /usr/share/locale /usr/share/info)
+customize() { :; }
+# shellcheck source=recipes/demo.sh
+. "$here/recipes/$recipe.sh"
+
+if ! command -v mmdebstrap >/dev/null; then
+	"$here/../../.ci/apt" mmdebstrap
+fi
+
+work=$(mktemp -d "$(dirname "$out")/.$(basename "$out").XXXXXX")
+trap 'rm -rf "$work"' EXIT
+mkdir "$work/image"
+# The image must be readable by the ordinary user that runs it.
+chmod 0755 "$work" "$work/image"
+
+options=()
+for path in "${EXCLUDE[@]}"; do
+	options+=(--dpkgopt="path-exclude=$path/*")
+done
+# Hooks run in a child shell: hand it the recipe's function by its text.
+cat > "$work/customize" <<SH
+#!/usr/bin/env bash
+set -euo pipefail
+root=\$1
+$(declare -f customize)
+customize
+rm -rf "\$root"/var/lib/apt/lists/* "\$root"/var/cache/apt/*.bin
+SH
+chmod +x "$work/customize"
+
+mmdebstrap --quiet --mode=root --variant=minbase --include="${PACKAGES// /,}" \
+	--aptopt='Acquire::Retries "3"' --skip=cleanup/apt/lists "${options[@]}" \
+	--customize-hook="$work/customize" \
+	bookworm "$work/image/rootfs.tar" ${GVX_DEBIAN_MIRROR:+"$GVX_DEBIAN_MIRROR"}
+
+(cd "$here/../.." && CGO_ENABLED=0 go run ./install/image/mkimage \
+	-out "$work/image/oci" "${CONFIG[@]}" "$work/image/rootfs.tar")
+
+# Layers are private files by default; ordinary users run these images.
+chmod -R a+rX "$work/image"
+rm -rf "$out"
+mv "$work/image" "$out"

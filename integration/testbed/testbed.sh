@@ -1,0 +1,129 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# The test bed: peers, servers and guest images that tests and benchmarks run
+# against, built from Go modules and Debian packages into a cache outside the
+# tree ($GVX_TESTBED, by default below the user's cache directory).
+#
+#	testbed.sh get NAME…   build what is missing or of another version; print
+#	                       each one's path
+#	testbed.sh path NAME   print the path if it is there, else fail
+#	testbed.sh list        name everything, and say what is there
+#
+# An entry is kept under a key made of all that goes into it, so that a changed
+# version or recipe is another entry, and a reused one is never stale. It appears
+# by a rename once it is complete. Several callers may run at once: each entry
+# has a lock. Builds need root only for apt and for images.
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+tree=$(cd "$here/../.." && pwd)
+cache=${GVX_TESTBED:-${XDG_CACHE_HOME:-$HOME/.cache}/gvx-testbed}
+# shellcheck source=versions.env
+. "$here/versions.env"
+
+programs=(runc runsc registry seccomp-profile)
+images=(demo python full)
+
+die() { echo "testbed: $*" >&2; exit 1; }
+
+digest() { sha256sum | cut -c 1-12; }
+
+gvisor_version() {
+	sed -n 's/^.*gvisor\.dev\/gvisor \(v[^ ]*\).*$/\1/p' "$tree/go.mod" | head -n 1
+}
+
+# key NAME: what identifies the present version of NAME.
+key() {
+	case $1 in
+	runc) echo "$RUNC_VERSION-seccomp" ;;
+	runsc) gvisor_version ;;
+	registry) echo "$REGISTRY_VERSION" ;;
+	seccomp-profile) echo "$DOCKER_PROFILES_VERSION" ;;
+	demo | python | full)
+		cat "$tree/install/image/debian.sh" "$tree/install/image/recipes/$1.sh" \
+			"$tree"/install/image/mkimage/*.go | digest ;;
+	*) die "unknown name $1: there are ${programs[*]} ${images[*]}" ;;
+	esac
+}
+
+# path NAME: where its present version is or would be.
+path() {
+	local name=$1
+	case $name in
+	demo | python | full) echo "$cache/image/$name-$(key "$name")" ;;
+	seccomp-profile) echo "$cache/bin/seccomp-profile-$(key "$name").json" ;;
+	*) echo "$cache/bin/$name-$(key "$name")" ;;
+	esac
+}
+
+# go_install PACKAGE VERSION OUT [FLAG…]: builds a program of another module,
+# with that module's own go.mod: nothing of it enters ours.
+go_install() {
+	local package=$1 version=$2 out=$3 dir
+	shift 3
+	dir=$(mktemp -d "$cache/.build.XXXXXX")
+	(cd "$dir" && GOFLAGS="-buildvcs=false ${GVX_TESTBED_GOFLAGS:-}" GOBIN=$dir \
+		nice -n 5 go install -trimpath -ldflags '-s -w' "$@" "$package@$version" >&2)
+	mv "$dir/$(basename "$package")" "$out"
+	rm -rf "$dir"
+}
+
+build() {
+	local name=$1 out=$2 dir
+	echo "testbed: building $name $(key "$name")" >&2
+	case $name in
+	runc)
+		"$tree/.ci/apt" gcc libc6-dev pkg-config libseccomp-dev
+		CGO_ENABLED=1 go_install github.com/opencontainers/runc "$RUNC_VERSION" "$out" -tags seccomp ;;
+	runsc)
+		CGO_ENABLED=0 go_install gvisor.dev/gvisor/runsc "$(gvisor_version)" "$out" ;;
+	registry)
+		CGO_ENABLED=0 go_install github.com/distribution/distribution/v3/cmd/registry "$REGISTRY_VERSION" "$out" ;;
+	seccomp-profile)
+		dir=$(cd / && go mod download -json "github.com/moby/profiles/seccomp@$DOCKER_PROFILES_VERSION" |
+			sed -n 's/^[[:space:]]*"Dir": "\(.*\)",\{0,1\}$/\1/p')
+		[ -r "$dir/default.json" ] || die "no default.json in docker's profiles $DOCKER_PROFILES_VERSION"
+		install -m 0644 "$dir/default.json" "$out.part" && mv "$out.part" "$out" ;;
+	demo | python | full)
+		rm -rf "$out.part"
+		"$tree/install/image/debian.sh" "$name" "$out.part" >&2
+		# Runtimes without images get the tree itself.
+		if [ "$name" != demo ]; then
+			mkdir "$out.part/rootfs"
+			tar -C "$out.part/rootfs" --numeric-owner --xattrs --xattrs-include='*' -xpf "$out.part/rootfs.tar"
+		fi
+		mv "$out.part" "$out" ;;
+	esac
+}
+
+get() {
+	local name=$1 out
+	out=$(path "$name")
+	mkdir -p "$(dirname "$out")" "$cache/lock"
+	(
+		flock 9
+		[ -e "$out" ] || build "$name" "$out"
+	) 9> "$cache/lock/$name"
+	echo "$out"
+}
+
+case ${1:-} in
+get)
+	shift
+	[ $# -gt 0 ] || die "get: which? there are ${programs[*]} ${images[*]}"
+	for name in "$@"; do
+		get "$name"
+	done ;;
+path)
+	out=$(path "${2:?usage: testbed.sh path NAME}")
+	[ -e "$out" ] || die "$2 $(key "$2") is not built: run integration/testbed/testbed.sh get $2"
+	echo "$out" ;;
+list)
+	for name in "${programs[@]}" "${images[@]}"; do
+		state=missing
+		[ ! -e "$(path "$name")" ] || state=present
+		printf '%-16s %-44s %s\n' "$name" "$(key "$name")" "$state"
+	done ;;
+*) die "usage: testbed.sh get NAME… | path NAME | list" ;;
+esac
