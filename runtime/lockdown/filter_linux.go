@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux && (amd64 || arm64)
+
+package lockdown
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/abi/linux"
+	"gvisor.dev/gvisor/pkg/bpf"
+)
+
+// Action is what the filter does with a call that no entry permits.
+type Action uint32
+
+const (
+	// Kill ends the process. It is the zero value and the only one that
+	// production code uses.
+	Kill Action = 0
+	// Trap raises SIGSYS instead, so that a debug build can say where.
+	Trap Action = Action(linux.SECCOMP_RET_TRAP)
+	// Refuse answers EPERM, for a test that tries many calls in one process.
+	Refuse Action = Action(linux.SECCOMP_RET_ERRNO) | Action(unix.EPERM)
+)
+
+// FilterOptions are the values that the allow-list depends on.
+type FilterOptions struct {
+	// ListenFD is the donated listening socket on which the process may
+	// accept connections; negative if there is none.
+	ListenFD int
+	// Action is for tests; see [Action].
+	Action Action
+}
+
+// instruction is a BPF instruction, in the generated file's short form.
+type instruction struct {
+	op     uint16
+	jt, jf uint8
+	k      uint32
+}
+
+// variable is a value known only in the running process.
+type variable int
+
+const (
+	selfPID variable = iota
+	listenFD
+	threadPriority
+)
+
+// patch is a place in the program that takes half of a variable's value.
+type patch struct {
+	index int
+	value variable
+	high  bool
+}
+
+// Filter returns the allow-list as a program for [Install]. It takes
+// microseconds: the program was compiled when gvx was built, only the process'
+// own id, its listener and its priority are filled in.
+//
+// It must be called in the process that installs the program, after its last
+// change of priority or pid namespace.
+func Filter(o FilterOptions) ([]bpf.Instruction, error) {
+	// The raw call returns 20 minus the nice value; systrap gives its stubs
+	// one more than that, and computes it the same way.
+	raw, err := unix.Getpriority(unix.PRIO_PROCESS, 0)
+	if err != nil {
+		return nil, fmt.Errorf("prepare seccomp filter: get priority: %w", err)
+	}
+	values := [...]uint64{
+		selfPID:        uint64(os.Getpid()),
+		listenFD:       ^uint64(0), // no descriptor has this number
+		threadPriority: uint64(int64(20 - raw + 1)),
+	}
+	if o.ListenFD >= 0 {
+		values[listenFD] = uint64(o.ListenFD)
+	}
+	insns := make([]bpf.Instruction, len(program))
+	for i, ins := range program {
+		insns[i] = bpf.Instruction{OpCode: ins.op, JumpIfTrue: ins.jt, JumpIfFalse: ins.jf, K: ins.k}
+	}
+	for _, p := range patches {
+		v := values[p.value]
+		if p.high {
+			v >>= 32
+		}
+		insns[p.index].K = uint32(v)
+	}
+	if o.Action != Kill {
+		for i := range insns {
+			if insns[i].OpCode == bpf.Ret|bpf.K && insns[i].K == uint32(linux.SECCOMP_RET_KILL_PROCESS) {
+				insns[i].K = uint32(o.Action)
+			}
+		}
+	}
+	return insns, nil
+}
+
+// Install puts a program into force on every thread of the process, for good,
+// and reads back that it is. It sets no_new_privs, which the kernel demands.
+func Install(insns []bpf.Instruction) error {
+	if len(insns) == 0 || len(insns) > bpf.MaxInstructions {
+		return fmt.Errorf("install seccomp filter: %d instructions, want 1 to %d", len(insns), bpf.MaxInstructions)
+	}
+	if err := setFilter(insns, unix.SECCOMP_FILTER_FLAG_TSYNC); err != nil {
+		return fmt.Errorf("install seccomp filter: %w", err)
+	}
+	mode, err := unix.PrctlRetInt(unix.PR_GET_SECCOMP, 0, 0, 0, 0)
+	if err != nil {
+		return fmt.Errorf("install seccomp filter: read back: %w", err)
+	}
+	if mode != unix.SECCOMP_MODE_FILTER {
+		return fmt.Errorf("install seccomp filter: the kernel accepted it but reports mode %d", mode)
+	}
+	return nil
+}
+
+// errSync says that a thread already had a filter that the others lack.
+var errSync = errors.New("another thread has a filter of its own")
+
+// setFilter calls seccomp(2) on a locked thread: no_new_privs belongs to a
+// thread, and the kernel copies it to the others only together with TSYNC.
+func setFilter(insns []bpf.Instruction, flags uintptr) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("set no_new_privs: %w", err)
+	}
+	prog := unix.SockFprog{
+		Len:    uint16(len(insns)),
+		Filter: (*unix.SockFilter)(unsafe.Pointer(&insns[0])),
+	}
+	tid, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags, uintptr(unsafe.Pointer(&prog)))
+	switch {
+	case errno != 0:
+		return fmt.Errorf("seccomp: %w", errno)
+	case tid != 0:
+		return fmt.Errorf("seccomp: thread %d: %w", tid, errSync)
+	}
+	return nil
+}
