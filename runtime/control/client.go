@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"context"
+	"net"
+	"time"
+
+	"github.com/containerd/ttrpc"
+
+	"z.gfire.dev/gvx/runtime/api"
+	controlv1 "z.gfire.dev/gvx/runtime/control/v1"
+)
+
+// Client calls one sandbox. It is safe for concurrent use.
+type Client struct {
+	conn    *ttrpc.Client
+	sandbox controlv1.SandboxService
+	closed  chan struct{}
+}
+
+// NewClient speaks over conn and owns it from now on.
+func NewClient(conn net.Conn) *Client {
+	c := &Client{closed: make(chan struct{})}
+	c.conn = ttrpc.NewClient(conn, ttrpc.WithOnClose(func() { close(c.closed) }))
+	c.sandbox = controlv1.NewSandboxClient(c.conn)
+	return c
+}
+
+// Close ends the connection. On the launcher's own channel this ends the
+// sandbox.
+func (c *Client) Close() error { return c.conn.Close() }
+
+// Closed is closed once the connection has ended, by either side.
+func (c *Client) Closed() <-chan struct{} { return c.closed }
+
+// WaitStarted returns once the container's first process runs, or with the
+// error that kept it from running.
+func (c *Client) WaitStarted(ctx context.Context, container string) (Started, error) {
+	r, err := c.sandbox.WaitStarted(ctx, &controlv1.WaitStartedRequest{Container: container})
+	if err != nil {
+		return Started{}, FromStatus(err)
+	}
+	s := Started{PID: int(r.GetPid())}
+	for _, p := range r.GetPhases()[:min(len(r.GetPhases()), maxPhases)] {
+		s.Phases = append(s.Phases, Phase{Name: cleanName(p.GetName()), At: time.Duration(p.GetAtNanos())})
+	}
+	for _, l := range r.GetLockdown()[:min(len(r.GetLockdown()), maxLayers)] {
+		s.Lockdown = append(s.Lockdown, cleanName(l))
+	}
+	return s, nil
+}
+
+// Wait returns when the container's first process has ended.
+func (c *Client) Wait(ctx context.Context, container string) (api.ExitStatus, error) {
+	r, err := c.sandbox.Wait(ctx, &controlv1.WaitRequest{Container: container})
+	if err != nil {
+		return api.ExitStatus{}, FromStatus(err)
+	}
+	e := api.ExitStatus{
+		Code:      int(r.GetCode()),
+		Signal:    int(r.GetSignal()),
+		OOMKilled: r.GetOomKilled(),
+		At:        time.Now(),
+	}
+	if at := r.GetAt(); at.IsValid() {
+		e.At = at.AsTime()
+	}
+	if e.Code < 0 || e.Code > 255 || e.Signal < 0 || e.Signal > 64 {
+		return api.ExitStatus{}, api.Errorf(api.KindInternal,
+			"sandbox: exit status %d, signal %d is none", e.Code, e.Signal)
+	}
+	return e, nil
+}
+
+// Signal sends signal number signal to the target.
+func (c *Client) Signal(ctx context.Context, container string, signal int, target Target) error {
+	_, err := c.sandbox.Signal(ctx, &controlv1.SignalRequest{
+		Container: container,
+		Signal:    int32(signal),
+		Target:    controlv1.SignalRequest_Target(target),
+	})
+	return FromStatus(err)
+}
+
+// Resize sets the size of the container's terminal and tells its foreground
+// process group.
+func (c *Client) Resize(ctx context.Context, container string, rows, columns uint16) error {
+	_, err := c.sandbox.Resize(ctx, &controlv1.ResizeRequest{
+		Container: container,
+		Rows:      uint32(rows),
+		Columns:   uint32(columns),
+	})
+	return FromStatus(err)
+}
+
+// Stats returns what the sandbox uses now.
+func (c *Client) Stats(ctx context.Context, container string) (Stats, error) {
+	r, err := c.sandbox.Stats(ctx, &controlv1.StatsRequest{Container: container})
+	if err != nil {
+		return Stats{}, FromStatus(err)
+	}
+	return Stats{
+		MemoryBytes:      r.GetMemoryBytes(),
+		MemoryLimitBytes: r.GetMemoryLimitBytes(),
+		MemoryPeakBytes:  r.GetMemoryPeakBytes(),
+		CPUUser:          time.Duration(r.GetCpuUserNanos()),
+		CPUSystem:        time.Duration(r.GetCpuSystemNanos()),
+		CPUThrottled:     time.Duration(r.GetCpuThrottledNanos()),
+		Pids:             r.GetPids(),
+		PidsLimit:        r.GetPidsLimit(),
+		OOMKills:         r.GetOomKills(),
+		SentryHeapBytes:  r.GetSentryHeapBytes(),
+	}, nil
+}
+
+// Processes lists the guest's processes.
+func (c *Client) Processes(ctx context.Context, container string) ([]Process, error) {
+	r, err := c.sandbox.Processes(ctx, &controlv1.ProcessesRequest{Container: container})
+	if err != nil {
+		return nil, FromStatus(err)
+	}
+	if n := len(r.GetProcesses()); n > maxProcesses {
+		return nil, api.Errorf(api.KindLimit, "sandbox: %d processes listed, at most %d are shown", n, maxProcesses)
+	}
+	list := make([]Process, 0, len(r.GetProcesses()))
+	for _, p := range r.GetProcesses() {
+		list = append(list, Process{
+			PID:           int(p.GetPid()),
+			PPID:          int(p.GetPpid()),
+			UID:           p.GetUid(),
+			Command:       Clean(p.GetCommand(), maxCommandBytes),
+			ResidentBytes: p.GetResidentBytes(),
+			StartedAt:     time.Unix(0, p.GetStartedAtNanos()),
+			CPU:           time.Duration(p.GetCpuNanos()),
+			TTY:           cleanName(p.GetTty()),
+		})
+	}
+	return list, nil
+}
+
+// Shutdown ends the sandbox.
+func (c *Client) Shutdown(ctx context.Context) error {
+	_, err := c.sandbox.Shutdown(ctx, &controlv1.ShutdownRequest{})
+	return FromStatus(err)
+}
+
+func cleanName(s string) string { return Clean(s, maxNameBytes) }
