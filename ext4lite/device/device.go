@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package device is the ground ext4lite stands on: an array of bytes that can
+// be read, written, made durable and given back in part.
+//
+// It owns descriptors of host files and the locks on them. It knows nothing of
+// ext4. Implementations are safe for concurrent use; a caller that reads what
+// it is just writing orders the two itself.
+package device
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+)
+
+// Device holds a volume's bytes.
+type Device interface {
+	io.ReaderAt
+	io.WriterAt
+	// Size is the length in bytes.
+	Size() int64
+	// Truncate changes the length. New bytes read as zero.
+	Truncate(size int64) error
+	// Sync returns when all that was written is on stable storage.
+	Sync() error
+	// Punch makes a range read as zero and gives its space back where the
+	// host can. The length of the device stays.
+	Punch(off, n int64) error
+	// Close releases the device and its lock.
+	Close() error
+}
+
+// Locator is a Device whose bytes are pages of host files, so that they can be
+// mapped.
+type Locator interface {
+	// Locate tells which file holds the byte at off, where in that file, and
+	// for how many of the n bytes that holds. With write set the answer is
+	// where a write goes; what the range held is there already.
+	Locate(off, n int64, write bool) (Place, error)
+}
+
+// Place is a run of bytes in a host file.
+type Place struct {
+	File   *os.File
+	Offset int64
+	Len    int64
+}
+
+// Preallocator is a Device that can reserve the host's space for a range, so
+// that a later write cannot fail for want of it.
+type Preallocator interface {
+	Preallocate(off, n int64) error
+}
+
+// ErrLocked means that another process, or another open device, uses the file.
+var ErrLocked = errors.New("volume is in use")
+
+// Access says how a file is opened.
+type Access int
+
+const (
+	// ReadOnly takes a shared lock.
+	ReadOnly Access = iota
+	// ReadWrite takes an exclusive lock.
+	ReadWrite
+)
+
+// File is a Device in one host file.
+type File struct {
+	f        *os.File
+	size     sizeBox
+	readonly bool
+}
+
+// OpenFile opens and locks a host file.
+func OpenFile(path string, access Access) (*File, error) {
+	flag := os.O_RDWR
+	if access == ReadOnly {
+		flag = os.O_RDONLY
+	}
+	f, err := os.OpenFile(path, flag, 0)
+	if err != nil {
+		return nil, err
+	}
+	d, err := NewFile(f, access)
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return d, nil
+}
+
+// CreateFile makes a new, empty host file of a size and locks it. It refuses
+// a file that exists.
+func CreateFile(path string, size int64) (*File, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	d, err := NewFile(f, ReadWrite)
+	if err == nil {
+		err = d.Truncate(size)
+	}
+	if err != nil {
+		f.Close()
+		os.Remove(path)
+		return nil, err
+	}
+	return d, nil
+}
+
+// NewFile makes a Device of an open file, which may be unlinked, and takes it
+// over: Close closes it.
+func NewFile(f *os.File, access Access) (*File, error) {
+	if err := lock(f, access == ReadWrite); err != nil {
+		return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
+	}
+	return newFile(f, access)
+}
+
+// Donated makes a Device of a file whose lock its donor holds on the same open
+// file description.
+func Donated(f *os.File, access Access) (*File, error) { return newFile(f, access) }
+
+func newFile(f *os.File, access Access) (*File, error) {
+	size, err := f.Seek(0, io.SeekEnd) // Stat gives 0 for block devices
+	if err != nil {
+		return nil, err
+	}
+	d := &File{f: f, readonly: access == ReadOnly}
+	d.size.set(size)
+	return d, nil
+}
+
+// Name is the path the file was opened by.
+func (d *File) Name() string { return d.f.Name() }
+
+// Host is the file itself.
+func (d *File) Host() *os.File { return d.f }
+
+// ReadAt reads; bytes past the end of the host file are an error.
+func (d *File) ReadAt(p []byte, off int64) (int, error) { return d.f.ReadAt(p, off) }
+
+// WriteAt writes.
+func (d *File) WriteAt(p []byte, off int64) (int, error) { return d.f.WriteAt(p, off) }
+
+// Size is the length in bytes.
+func (d *File) Size() int64 { return d.size.get() }
+
+// Truncate changes the length.
+func (d *File) Truncate(size int64) error {
+	if err := d.f.Truncate(size); err != nil {
+		return err
+	}
+	d.size.set(size)
+	return nil
+}
+
+// Sync makes the file's data durable.
+func (d *File) Sync() error { return datasync(d.f) }
+
+// Punch frees a range; where the host cannot, it writes zeros.
+func (d *File) Punch(off, n int64) error {
+	if n <= 0 {
+		return nil
+	}
+	err := punch(d.f, off, n)
+	if errors.Is(err, errors.ErrUnsupported) {
+		return WriteZeros(d, off, n)
+	}
+	return err
+}
+
+// Preallocate reserves space.
+func (d *File) Preallocate(off, n int64) error { return preallocate(d.f, off, n) }
+
+// Locate answers with the file itself.
+func (d *File) Locate(off, n int64, write bool) (Place, error) {
+	return Place{File: d.f, Offset: off, Len: n}, nil
+}
+
+// Close closes the file, which releases the lock.
+func (d *File) Close() error { return d.f.Close() }
+
+const zeroChunk = 1 << 20 // bounds the buffer of WriteZeros
+
+// WriteZeros fills a range with zeros by writing them.
+func WriteZeros(d io.WriterAt, off, n int64) error {
+	buf := make([]byte, min(n, zeroChunk))
+	for n > 0 {
+		k := min(n, zeroChunk)
+		if _, err := d.WriteAt(buf[:k], off); err != nil {
+			return err
+		}
+		off, n = off+k, n-k
+	}
+	return nil
+}

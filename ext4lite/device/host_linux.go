@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// What Linux offers for a volume's file: fdatasync, holes, preallocation and
+// locks that belong to the open file.
+
+package device
+
+import (
+	"errors"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+func retry(fn func() error) error {
+	for {
+		if err := fn(); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
+func datasync(f *os.File) error {
+	return retry(func() error { return unix.Fdatasync(int(f.Fd())) })
+}
+
+func punch(f *os.File, off, n int64) error {
+	err := retry(func() error {
+		return unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, n)
+	})
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.ENODEV) {
+		return errors.ErrUnsupported
+	}
+	return err
+}
+
+func preallocate(f *os.File, off, n int64) error {
+	err := retry(func() error { return unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, off, n) })
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.ENODEV) {
+		return nil // the space is then taken at the first write
+	}
+	return err
+}
+
+// lock takes an open-file-description lock: it goes with the descriptor to a
+// process that is given it, and two opens in one process exclude each other.
+func lock(f *os.File, exclusive bool) error {
+	l := unix.Flock_t{Type: unix.F_RDLCK, Whence: 0}
+	if exclusive {
+		l.Type = unix.F_WRLCK
+	}
+	err := retry(func() error { return unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &l) })
+	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
+		return ErrLocked
+	}
+	return err
+}

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package sentryfs is the one adapter through which gVisor's Sentry serves the
+// file-system formats of gvx. The Sentry's half (dentries, inodes, path walk,
+// permissions, locks, inotify, memory mapping, save and restore) is written
+// once here; a format is a [Volume]: today read-only EROFS, next read-write
+// ext4lite.
+//
+// It owns the files that a sandbox was given for its volumes, from mount to
+// release. It never opens anything on the host by name, never writes to an
+// image, and never trusts a byte of one: whatever a volume says is checked, and
+// nonsense becomes EUCLEAN or EIO in the guest, with one line in the log.
+//
+// # Where file data lives
+//
+// In the host's page cache, once. A volume's file is mapped whole into the
+// Sentry when it is mounted; guests map the same pages ([HostFile] is the
+// memmap.File), read(2) copies from them, and so does every metadata read.
+// Three kinds of guest pages cannot be a page of the file: holes, which all
+// share one run of zero pages; pages whose bytes are not page aligned in the
+// file (inline tails, blocks of 512 bytes); and last pages with something other
+// than zeros behind the end of the file. The last two are copied into the
+// Sentry's memory file, counted, bounded, and given back with the inode.
+//
+// # Dentries and inodes
+//
+// A dentry is a name in a directory, cached under (parent, name). A path walk
+// over cached names takes one shard's read lock and two reference counts a
+// component, and no list is touched: the cache evicts by second chance, looking
+// only when a new name is added. Names known not to exist are cached too, since
+// an overlay asks every layer for every name. An inode is what names point to:
+// hard links share it, and with it the mappings, the locks and the watches.
+// What only opened files need is allocated when one is opened.
+//
+// A directory that contains one of its own ancestors, which only a forged image
+// can say, is ELOOP: so a chain of parents is never longer than the image has
+// directories.
+//
+// # Lock order
+//
+//	openState.mapsMu
+//	  mm.MemoryManager.activeMu
+//	    inodeTable.mu
+//	      openState.copyMu
+//	        copyPool.mu
+//	dentryShard.mu
+//	  vfs.Watches.mu
+//
+// # System calls
+//
+// At mount: fstat, mmap. At run time: pread64 and preadv2 (large reads), and
+// what pgalloc itself needs for copied pages. At release: munmap, close. The
+// platform maps the descriptor into guests with mmap.
+package sentryfs
