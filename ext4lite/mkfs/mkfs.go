@@ -187,7 +187,7 @@ func (v *volume) super() {
 	}
 	v.s = s
 	v.count()
-	for tail := v.g.GroupLen(v.g.Groups - 1); v.g.Groups > 1 && tail < v.g.GroupOverhead(v.g.Groups-1)+minTailBlocks; {
+	for tail := v.g.GroupLen(v.g.Groups - 1); v.g.Groups > 1 && tail < v.g.GroupOverhead(v.g.Groups-1)+v.g.ItableBlocks+minTailBlocks; {
 		s.BlocksCount -= tail
 		v.count()
 		tail = v.g.GroupLen(v.g.Groups - 1)
