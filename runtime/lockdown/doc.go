@@ -12,24 +12,26 @@
 // The launcher, before the sandbox process exists:
 //
 //  1. [DetectGVisor]: refuse at once inside another gVisor.
-//  2. [Probe]: what this user may do on this host; kept for later launches.
-//  3. [Launch]: fork from a thread of its own that Landlock has restricted, into
-//     new namespaces, with a dropped or mapped uid, an empty environment, a new
-//     session and only the donated descriptors.
+//  2. [PlanOuter]: what this user may do on this host.
+//  3. [Outer.Start]: fork from a thread of its own that Landlock has restricted,
+//     into new namespaces, with a dropped or mapped uid, an empty environment,
+//     a new session and only the donated descriptors.
 //
 // The sandbox process, in this order:
 //
-//  1. [ApplyNotifyFallback], before the platform exists: a parent that holds a
-//     seccomp-notify listener would make systrap panic.
-//  2. The platform, and everything else that needs more than the filter grants.
-//  3. [EmptyRoot], when the launcher gave it a mount namespace of its own. It
-//     needs the capability that the next step takes away.
-//  4. [Reduce]: no_new_privs, no capabilities, rlimits, not dumpable (before
-//     the platform this would keep it from attaching to its stubs), no
-//     descriptors but the donated ones.
-//  5. [Verify]: which of these layers hold, by asking the kernel.
-//  6. [Filter] and [Install]: the allow-list, on all threads. From here on the
-//     process can open nothing, connect to nobody and execute nothing.
+//  1. [Shed], before it reads anything that an image or a guest has shaped:
+//     no_new_privs, stray descriptors closed, an empty root where the launcher
+//     gave it a mount namespace, no capabilities, no core dumps. It must come
+//     before the platform: stubs inherit what is left, and a process cannot
+//     attach to a stub that holds a capability it lacks.
+//  2. [AvoidNotify]: under a parent with a seccomp-notify listener systrap would
+//     panic.
+//  3. The platform and everything else that needs more than the filter grants.
+//  4. [Filter], which may run beside the others.
+//  5. [Seal]: not dumpable (earlier, the platform could not attach to its first
+//     stubs), all layers read back from the kernel, and the allow-list on all
+//     threads. From here on the process can open nothing, connect to nobody
+//     and execute nothing.
 //
 // Package policy holds the allow-list as data, with a reason for every entry.
 package lockdown

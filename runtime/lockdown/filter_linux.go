@@ -133,11 +133,7 @@ func setFilter(insns []bpf.Instruction, flags uintptr) error {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("set no_new_privs: %w", err)
 	}
-	prog := unix.SockFprog{
-		Len:    uint16(len(insns)),
-		Filter: (*unix.SockFilter)(unsafe.Pointer(&insns[0])),
-	}
-	tid, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags, uintptr(unsafe.Pointer(&prog)))
+	tid, errno := seccompLoad(insns, flags)
 	switch {
 	case errno != 0:
 		return fmt.Errorf("seccomp: %w", errno)
@@ -145,4 +141,21 @@ func setFilter(insns []bpf.Instruction, flags uintptr) error {
 		return fmt.Errorf("seccomp: thread %d: %w", tid, errSync)
 	}
 	return nil
+}
+
+// seccompLoad gives a program to the kernel. What the result means depends on
+// flags: a thread that could not follow, or a listener's descriptor.
+func seccompLoad(insns []bpf.Instruction, flags uintptr) (uintptr, unix.Errno) {
+	prog := unix.SockFprog{
+		Len:    uint16(len(insns)),
+		Filter: (*unix.SockFilter)(unsafe.Pointer(&insns[0])),
+	}
+	r, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags, uintptr(unsafe.Pointer(&prog)))
+	return r, errno
+}
+
+// actionAvailable asks whether the kernel knows a filter's action.
+func actionAvailable(action uint32) bool {
+	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_GET_ACTION_AVAIL, 0, uintptr(unsafe.Pointer(&action)))
+	return errno == 0
 }

@@ -29,6 +29,10 @@ var children = map[string]func(){
 	"filtered-open":   childFilteredOpen,
 	"filtered-refuse": childFilteredRefuse,
 	"filtered-work":   childFilteredWork,
+	"shed":            childShed,
+	"empty-root":      childEmptyRoot,
+	"notify-parent":   childNotifyParent,
+	"notify-child":    childNotifyChild,
 }
 
 func TestMain(m *testing.M) {
@@ -97,13 +101,6 @@ func verdict(t *testing.T, insns []bpf.Instruction, c call, arch uint32) bool {
 	return false
 }
 
-func auditArch() uint32 {
-	if runtime.GOARCH == "arm64" {
-		return linux.AUDIT_ARCH_AARCH64
-	}
-	return linux.AUDIT_ARCH_X86_64
-}
-
 // TestFilterAgreesWithTable asks the finished program and the table about the
 // same calls: for each entry, arguments at and around what it permits.
 func TestFilterAgreesWithTable(t *testing.T) {
@@ -134,7 +131,7 @@ func TestFilterAgreesWithTable(t *testing.T) {
 		nr, _ := policy.Number(arch, table[i].Syscall)
 		for _, args := range around(&table[i], vars) {
 			want := permitted(nr, args)
-			if got := verdict(t, insns, call{nr, args}, auditArch()); got != want {
+			if got := verdict(t, insns, call{nr, args}, auditArch); got != want {
 				t.Errorf("%s with %#x: filter says %t, table says %t", table[i].Syscall, args, got, want)
 			}
 			checked++
@@ -186,21 +183,21 @@ func TestFilterRefusesAllElse(t *testing.T) {
 		known[n] = true
 	}
 	for nr := 0; nr < 1024; nr++ {
-		if !known[nr] && verdict(t, insns, call{nr: nr}, auditArch()) {
+		if !known[nr] && verdict(t, insns, call{nr: nr}, auditArch) {
 			t.Errorf("system call %d is allowed and in no entry", nr)
 		}
-		if verdict(t, insns, call{nr: nr | 0x40000000}, auditArch()) {
+		if verdict(t, insns, call{nr: nr | 0x40000000}, auditArch) {
 			t.Errorf("x32 system call %d is allowed", nr)
 		}
 		for _, foreign := range []uint32{linux.AUDIT_ARCH_X86_64, linux.AUDIT_ARCH_AARCH64, 0x40000003 /* i386 */} {
-			if foreign != auditArch() && verdict(t, insns, call{nr: nr}, foreign) {
+			if foreign != auditArch && verdict(t, insns, call{nr: nr}, foreign) {
 				t.Errorf("system call %d of architecture %#x is allowed", nr, foreign)
 			}
 		}
 	}
 	accept, _ := policy.Number(arch, "accept4")
 	for _, fd := range []uint64{0, 3, 1 << 31, 0xffffffff, 1<<63 - 1} {
-		if verdict(t, insns, call{accept, [6]uint64{fd, 0, 0, unix.SOCK_CLOEXEC | unix.SOCK_NONBLOCK}}, auditArch()) {
+		if verdict(t, insns, call{accept, [6]uint64{fd, 0, 0, unix.SOCK_CLOEXEC | unix.SOCK_NONBLOCK}}, auditArch) {
 			t.Errorf("accept4 on %#x is allowed though there is no listener", fd)
 		}
 	}

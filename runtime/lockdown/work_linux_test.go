@@ -51,11 +51,11 @@ func childFilteredWork() {
 		_ = x
 		close(stop)
 	})
-	var keep [][]byte
+	keep := make([][]byte, 8)
 	for i := range 64 {
-		keep = append(keep, make([]byte, 1<<20))
+		keep[i%8] = make([]byte, 1<<20)
 		if i%8 == 0 {
-			keep = nil
+			clear(keep)
 			runtime.GC()
 		}
 	}

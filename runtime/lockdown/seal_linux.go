@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux && (amd64 || arm64)
+
+package lockdown
+
+import (
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/bpf"
+)
+
+// The names of the layers that [Seal] reports, as doctor, inspect and tests
+// show them.
+const (
+	LayerUID          = "unprivileged uid"
+	LayerNoNewPrivs   = "no_new_privs"
+	LayerCapabilities = "no capabilities"
+	LayerBounding     = "empty bounding set"
+	LayerNoCore       = "no core dumps"
+	LayerNotDumpable  = "not dumpable"
+	LayerSession      = "own session"
+	LayerEnvironment  = "empty environment"
+	LayerEmptyRoot    = "empty root"
+	LayerSeccomp      = "seccomp allow-list"
+)
+
+// Seal is the last step before guest code: it makes the process unreadable to
+// others of its uid, asks the kernel which layers hold, and installs the
+// allow-list on all threads. It must follow the platform's start, because
+// stubs of a process that is not dumpable cannot be attached to while they are
+// being set up.
+//
+// It returns the names of the layers that hold. Those without which no guest
+// may run (no_new_privs, no capabilities, the allow-list) are errors instead.
+func Seal(program []bpf.Instruction) ([]string, error) {
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		return nil, fmt.Errorf("make process undumpable: %w", err)
+	}
+	layers, err := verify()
+	if err != nil {
+		return nil, err
+	}
+	if err := Install(program); err != nil {
+		return nil, err
+	}
+	return append(layers, LayerSeccomp), nil
+}
+
+// check asks the kernel about one layer.
+type check struct {
+	layer    string
+	required bool
+	holds    func() (bool, error)
+}
+
+// verify asks the kernel which layers hold. After the filter it could not.
+func verify() ([]string, error) {
+	var layers []string
+	for _, c := range []check{
+		{LayerUID, false, func() (bool, error) { return unix.Getuid() != 0 && unix.Geteuid() == unix.Getuid(), nil }},
+		{LayerNoNewPrivs, true, func() (bool, error) { return prctlIs(unix.PR_GET_NO_NEW_PRIVS, 0, 1) }},
+		{LayerCapabilities, true, noCapabilities},
+		{LayerBounding, false, emptyBounding},
+		{LayerNoCore, true, noCore},
+		{LayerNotDumpable, true, func() (bool, error) { return prctlIs(unix.PR_GET_DUMPABLE, 0, 0) }},
+		{LayerSession, false, func() (bool, error) { sid, err := unix.Getsid(0); return sid == unix.Getpid(), err }},
+		{LayerEnvironment, true, func() (bool, error) { return len(os.Environ()) == 0, nil }},
+		{LayerEmptyRoot, false, rootIsEmpty},
+	} {
+		ok, err := c.holds()
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("verify lockdown: %s: %w", c.layer, err)
+		case ok:
+			layers = append(layers, c.layer)
+		case c.required:
+			return nil, fmt.Errorf("verify lockdown: %s does not hold, though the kernel reported no error: refusing to run a guest", c.layer)
+		}
+	}
+	return layers, nil
+}
+
+func prctlIs(option int, arg uintptr, want int) (bool, error) {
+	got, err := unix.PrctlRetInt(option, arg, 0, 0, 0)
+	return got == want, err
+}
+
+func noCapabilities() (bool, error) {
+	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&hdr, &data[0]); err != nil {
+		return false, err
+	}
+	for c := uintptr(0); c <= lastCapability; c++ {
+		ambient, err := unix.PrctlRetInt(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_IS_SET, c, 0, 0)
+		if err != nil {
+			break // EINVAL: beyond the last one
+		}
+		if ambient != 0 {
+			return false, nil
+		}
+	}
+	return data == [2]unix.CapUserData{}, nil
+}
+
+func emptyBounding() (bool, error) {
+	for c := uintptr(0); c <= lastCapability; c++ {
+		set, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, c, 0, 0, 0)
+		if err != nil {
+			break // EINVAL: beyond the last one
+		}
+		if set != 0 {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+func noCore() (bool, error) {
+	var l unix.Rlimit
+	err := unix.Getrlimit(unix.RLIMIT_CORE, &l)
+	return l == unix.Rlimit{}, err
+}
+
+// rootIsEmpty looks into "/". A root that it may not list is not empty.
+func rootIsEmpty() (bool, error) {
+	dir, err := os.Open("/")
+	if err != nil {
+		return false, nil
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(1)
+	return len(names) == 0 && err != nil, nil
+}

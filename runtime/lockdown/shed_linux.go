@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lockdown
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// ShedOptions says what [Shed] leaves in place.
+type ShedOptions struct {
+	// Keep are the donated descriptors. 0, 1 and 2 are always kept.
+	Keep []int
+	// EmptyRoot replaces the root directory by an empty one; the process must
+	// have been started in a mount namespace of its own, with the capability
+	// to use it.
+	EmptyRoot bool
+}
+
+// Shed takes from the process what it inherited: privileges, the view of the
+// host's files, and descriptors that nobody donated. Call it early, before the
+// process reads anything that a guest or an image could have shaped, and in
+// any case before the platform exists: stubs inherit what is left here, and a
+// process cannot attach to a stub that holds a capability it lacks.
+//
+// A host that refuses the empty root is not an error, since nothing depends on
+// it: [Seal] says whether it holds.
+func Shed(o ShedOptions) error {
+	if err := noNewPrivs(); err != nil {
+		return err
+	}
+	if err := closeInherited(o.Keep); err != nil {
+		return err
+	}
+	if o.EmptyRoot {
+		if err := emptyRoot(); err != nil && !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.EACCES) {
+			return err
+		}
+	}
+	if err := dropCapabilities(); err != nil {
+		return err
+	}
+	// A core dump would put guest memory, and the cache of every image page
+	// it touched, into a file of the host's choosing.
+	if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}); err != nil {
+		return fmt.Errorf("forbid core dumps: %w", err)
+	}
+	os.Clearenv()
+	return nil
+}
+
+// allThreads makes a system call on every thread: credentials and
+// no_new_privs are per thread in Linux.
+func allThreads(nr, a1, a2, a3, a4, a5 uintptr) error {
+	if _, _, e := syscall.AllThreadsSyscall6(nr, a1, a2, a3, a4, a5, 0); e != 0 {
+		return e
+	}
+	return nil
+}
+
+func noNewPrivs() error {
+	if err := allThreads(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("set no_new_privs: %w", err)
+	}
+	return nil
+}
+
+// lastCapability bounds the search for capabilities that the kernel knows; a
+// number beyond the last one answers EINVAL.
+const lastCapability = 63
+
+// dropCapabilities empties all five sets. The bounding set needs CAP_SETPCAP:
+// without it the set stays as it is, which no_new_privs makes meaningless.
+func dropCapabilities() error {
+	for c := uintptr(0); c <= lastCapability; c++ {
+		err := allThreads(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, c, 0, 0, 0)
+		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPERM) {
+			break
+		}
+		if err != nil {
+			return fmt.Errorf("drop capability %d from the bounding set: %w", c, err)
+		}
+	}
+	if err := allThreads(unix.SYS_PRCTL, unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil {
+		return fmt.Errorf("clear ambient capabilities: %w", err)
+	}
+	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var none [2]unix.CapUserData
+	if err := allThreads(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&hdr)), uintptr(unsafe.Pointer(&none[0])), 0, 0, 0); err != nil {
+		return fmt.Errorf("drop capabilities: %w", err)
+	}
+	return nil
+}
+
+// closeInherited closes every descriptor that came through exec and was not
+// donated. What the process opened since then has close-on-exec set, as
+// everything in Go has, and no descriptor with that flag can have come through
+// exec: so the flag tells the Go runtime's own descriptors from a stray one.
+func closeInherited(keep []int) error {
+	dir, err := os.Open("/proc/self/fd")
+	if err != nil {
+		return fmt.Errorf("list open descriptors: %w", err)
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	if err != nil {
+		return fmt.Errorf("list open descriptors: %w", err)
+	}
+	for _, name := range names {
+		fd, err := strconv.Atoi(name)
+		if err != nil || fd <= 2 || slices.Contains(keep, fd) {
+			continue
+		}
+		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
+		if err != nil || flags&unix.FD_CLOEXEC != 0 {
+			continue
+		}
+		if err := unix.Close(fd); err != nil {
+			return fmt.Errorf("close stray descriptor %d: %w", fd, err)
+		}
+	}
+	return nil
+}
+
+// anchors are directories that exist on every system, to mount the new root
+// on for the moment until it is the root.
+var anchors = []string{"/tmp", "/proc", "/sys", "/dev"}
+
+// emptyRoot makes an empty, read-only file system the root of the process. The
+// old tree is detached: no path leads to it any more. It must run while the
+// process holds CAP_SYS_ADMIN over a mount namespace of its own.
+func emptyRoot() error {
+	// Nothing of this may travel to the host's mount table.
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("make mounts private: %w", err)
+	}
+	var anchor string
+	var err error
+	for _, anchor = range anchors {
+		// One page and three inodes: it stays empty.
+		err = unix.Mount("gvx-empty", anchor, "tmpfs", unix.MS_NODEV|unix.MS_NOEXEC|unix.MS_NOSUID, "mode=0555,size=4k,nr_inodes=3")
+		if err == nil || !errors.Is(err, unix.ENOENT) {
+			break
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("mount empty root on %s: %w", anchor, err)
+	}
+	if err := unix.Chdir(anchor); err != nil {
+		return fmt.Errorf("enter empty root: %w", err)
+	}
+	// With both arguments the same the old root ends up on top of the new one,
+	// and detaching "." uncovers it.
+	if err := unix.PivotRoot(".", "."); err != nil {
+		return fmt.Errorf("pivot to empty root: %w", err)
+	}
+	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
+		return fmt.Errorf("detach the host's files: %w", err)
+	}
+	if err := unix.Chdir("/"); err != nil {
+		return fmt.Errorf("enter empty root: %w", err)
+	}
+	flags := uintptr(unix.MS_REMOUNT | unix.MS_BIND | unix.MS_RDONLY | unix.MS_NODEV | unix.MS_NOEXEC | unix.MS_NOSUID)
+	if err := unix.Mount("", "/", "", flags, ""); err != nil {
+		return fmt.Errorf("make empty root read-only: %w", err)
+	}
+	return nil
+}
