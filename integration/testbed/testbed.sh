@@ -89,10 +89,8 @@ build() {
 		rm -rf "$out.part"
 		"$tree/install/image/debian.sh" "$name" "$out.part" >&2
 		# Runtimes without images get the tree itself.
-		if [ "$name" != demo ]; then
-			mkdir "$out.part/rootfs"
-			tar -C "$out.part/rootfs" --numeric-owner --xattrs --xattrs-include='*' -xpf "$out.part/rootfs.tar"
-		fi
+		mkdir "$out.part/rootfs"
+		tar -C "$out.part/rootfs" --numeric-owner --xattrs --xattrs-include='*' -xpf "$out.part/rootfs.tar"
 		mv "$out.part" "$out" ;;
 	esac
 }

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package run
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// TestMemoryLimit: a guest above its limit is killed, and that it was the limit
+// is on record.
+func TestMemoryLimit(t *testing.T) {
+	h := getHome(t)
+	name := newName(t, h)
+	result := h.Rungv(t, nil, "run", "--name", name, "--network", "none", "-m", "96m", image,
+		"python3", "-c", "held = bytearray(400 << 20)\nheld[::4096] = b'x' * len(held[::4096])\nprint('survived')")
+	if result.Code != 137 {
+		t.Errorf("exit code of a guest above its memory limit, want 137: %v", result)
+	}
+	if state := inspect(t, h, name); !state.State.OOMKilled || state.State.ExitCode != 137 {
+		t.Errorf("inspect: %+v, want OOMKilled and 137", state.State)
+	}
+}
+
+// TestMemoryLimitSparesOthers: the largest process is killed, the rest lives.
+func TestMemoryLimitSparesOthers(t *testing.T) {
+	output := mustSh(t, `
+python3 -c 'held = bytearray(400 << 20); held[::4096] = b"x" * len(held[::4096]); print("survived")' || echo "child $?"
+echo still here`, "-m", "96m")
+	// A shell reports the death of its child on standard error, so that the
+	// output is only this.
+	if output != "child 137\nstill here" {
+		t.Errorf("output %q", output)
+	}
+}
+
+// TestMemoryBelowLimit: most of what is allowed can be used, and is seen.
+func TestMemoryBelowLimit(t *testing.T) {
+	output := mustSh(t, `python3 -c 'held = bytearray(128 << 20); held[::4096] = b"x" * len(held[::4096]); print(len(held))'; cat /sys/fs/cgroup/memory.max; awk '/MemTotal/ { print $2 }' /proc/meminfo`, "-m", "256m")
+	lines := strings.Fields(output)
+	if len(lines) != 3 || lines[0] != strconv.Itoa(128<<20) || lines[1] != strconv.Itoa(256<<20) {
+		t.Fatalf("output %q", output)
+	}
+	if total, err := strconv.Atoi(lines[2]); err != nil || total > 256<<10 {
+		t.Errorf("the guest is told of %s KiB, its limit is %d", lines[2], 256<<10)
+	}
+}
+
+// burn prints the processor seconds that the guest gets in two seconds on the
+// clock.
+const burn = `python3 -c '
+import time
+end = time.monotonic() + 2
+while time.monotonic() < end: pass
+print(time.process_time())'`
+
+// TestCPULimit compares what a limited guest gets with what an unlimited one
+// gets in the same run: a busy machine slows both.
+func TestCPULimit(t *testing.T) {
+	seconds := func(flags ...string) float64 {
+		t.Helper()
+		value, err := strconv.ParseFloat(mustSh(t, burn, flags...), 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return value
+	}
+	const limit = 0.25
+	free, limited := seconds(), seconds("--cpus", fmt.Sprint(limit))
+	t.Logf("processor seconds in 2 s: %.2f unlimited, %.2f with --cpus %v", free, limited, limit)
+	// Half of a limit's worth is the tolerance: enforcement is by periods.
+	if limited > 2*limit*1.5 {
+		t.Errorf("a guest limited to %v processors used %.2f s in 2 s", limit, limited)
+	}
+	if limited > free*0.75 {
+		t.Errorf("the limit makes no difference: %.2f s limited, %.2f s free", limited, free)
+	}
+}
+
+// TestCPULimitOfMany: the limit holds for all processes together.
+func TestCPULimitOfMany(t *testing.T) {
+	output := mustSh(t, strings.Repeat("("+burn+") &\n", 4)+"wait", "--cpus", "0.5")
+	var sum float64
+	for word := range strings.FieldsSeq(output) {
+		value, err := strconv.ParseFloat(word, 64)
+		if err != nil {
+			t.Fatalf("output %q: %v", output, err)
+		}
+		sum += value
+	}
+	t.Logf("four processes used %.2f processor seconds in about 2 s at --cpus 0.5", sum)
+	// They start one by one: what they measure is a little more than 2 s.
+	if sum > 2*0.5*2 {
+		t.Errorf("four processes limited to 0.5 processors together used %.2f s in 2 s", sum)
+	}
+}
+
+// TestPidsLimit: a fork bomb ends at the limit, and the sandbox goes on.
+func TestPidsLimit(t *testing.T) {
+	output := mustSh(t, `python3 -c '
+import os, time
+made = 0
+try:
+	while made < 200:
+		if os.fork() == 0:
+			time.sleep(1000)
+		made += 1
+except OSError as e:
+	print("refused:", os.strerror(e.errno), made < 40)
+'; cat /sys/fs/cgroup/pids.max; kill -9 -1 2>/dev/null; echo still here`, "--pids-limit", "40")
+	if !strings.HasPrefix(output, "refused: Resource temporarily unavailable True\n40\n") {
+		t.Errorf("output %q", output)
+	}
+}
+
+// TestGuestCannotKillSandbox: rm -rf / and a fork bomb stay inside.
+func TestGuestCannotKillSandbox(t *testing.T) {
+	h := getHome(t)
+	left := h.NothingLeft(t)
+	result := h.Rungv(t, nil, "run", "--rm", "--network", "none", "--privileged", image, "sh", "-c", "rm -rf --no-preserve-root / 2>/dev/null; echo gone")
+	if !strings.Contains(result.Stdout, "gone") {
+		t.Errorf("rm -rf /: %v", result)
+	}
+	if got := mustSh(t, "ls /bin/sh"); got != "/bin/sh" {
+		t.Errorf("the image was changed: %q", got)
+	}
+	left()
+}

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package run
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"z.gfire.dev/gvx/integration/testbed"
+)
+
+// bigBytes is what "large output" means here.
+const bigBytes = 100 << 20
+
+// TestBigOutput pulls 100 MB out of a guest and compares the hash that the guest
+// has computed with the one of what arrived.
+func TestBigOutput(t *testing.T) {
+	h := getHome(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	cmd := h.Command(ctx, "run", "--rm", "--network", "none", image, "python3", "-c", fmt.Sprintf(`
+import hashlib, os, random, sys
+r, sum = random.Random(1), hashlib.sha256()
+for _ in range(%d):
+	chunk = r.randbytes(1 << 20)
+	sum.update(chunk)
+	sys.stdout.buffer.write(chunk)
+sys.stderr.write(sum.hexdigest())
+`, bigBytes>>20))
+	var (
+		sum    = sha256.New()
+		stderr bytes.Buffer
+		size   countingWriter
+	)
+	cmd.Stdout, cmd.Stderr = io.MultiWriter(sum, &size), &stderr
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("%v: %s", err, stderr.String())
+	}
+	if got := fmt.Sprintf("%x", sum.Sum(nil)); got != stderr.String() || size != bigBytes {
+		t.Errorf("%d bytes arrived with hash %s, the guest sent %d with %s", size, got, bigBytes, stderr.String())
+	}
+}
+
+// countingWriter counts bytes.
+type countingWriter int64
+
+func (w *countingWriter) Write(data []byte) (int, error) {
+	*w += countingWriter(len(data))
+	return len(data), nil
+}
+
+// TestBigInput pushes bytes in and compares what comes back.
+func TestBigInput(t *testing.T) {
+	h := getHome(t)
+	data := make([]byte, 20<<20)
+	random := rand.NewChaCha8([32]byte{1})
+	if _, err := random.Read(data); err != nil {
+		t.Fatal(err)
+	}
+	result := h.Rungv(t, bytes.NewReader(data), "run", "--rm", "-i", "--network", "none", image, "cat")
+	if result.Code != 0 || result.Stdout != string(data) {
+		t.Errorf("%d bytes came back of %d, exit code %d, stderr %q", len(result.Stdout), len(data), result.Code, result.Stderr)
+	}
+}
+
+// TestHalfClosedInput: the guest sees the end of its input, and can still talk.
+func TestHalfClosedInput(t *testing.T) {
+	h := getHome(t)
+	result := h.Rungv(t, strings.NewReader("one\ntwo\n"), "run", "--rm", "-i", "--network", "none", image,
+		"sh", "-c", "wc -l; sleep 0.2; echo still here; echo and here >&2")
+	if result.Code != 0 || result.Stdout != "2\nstill here\n" || result.Stderr != "and here\n" {
+		t.Error(result)
+	}
+}
+
+// TestNoInput: without -i the guest's input is empty, whatever rungv's own is.
+func TestNoInput(t *testing.T) {
+	h := getHome(t)
+	result := h.Rungv(t, strings.NewReader("not for the guest\n"), "run", "--rm", "--network", "none", image, "wc", "-c")
+	if result.Code != 0 || strings.TrimSpace(result.Stdout) != "0" {
+		t.Error(result)
+	}
+}
+
+// TestLastWords: what a guest writes right before it ends, or is killed, is not
+// lost. Races hide here, so it is done many times.
+func TestLastWords(t *testing.T) {
+	const tail = 64 << 10
+	for range 10 {
+		result := sh(t, fmt.Sprintf("head -c %d /dev/zero | tr '\\0' x; exec sh -c 'echo end >&2; exit 5'", tail))
+		if result.Code != 5 || len(result.Stdout) != tail || result.Stderr != "end\n" {
+			t.Fatalf("exit code %d, %d bytes of %d, stderr %q", result.Code, len(result.Stdout), tail, result.Stderr)
+		}
+	}
+}
+
+// TestReaderGoesAway: when nobody reads any more, the guest gets the broken pipe
+// that it would get anywhere.
+func TestReaderGoesAway(t *testing.T) {
+	h := getHome(t)
+	left := h.NothingLeft(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := h.CommandAs(ctx, "/bin/sh", "-c", `"$0" run --rm --network none "$1" sh -c 'while echo yyyyyyyyyyyyyyyyyyyyyyyyyy; do :; done' 2>/dev/null | head -n 1`, h.Binary, image)
+	result := testbed.Run(t, cmd, nil)
+	if result.Stdout != "yyyyyyyyyyyyyyyyyyyyyyyyyy\n" {
+		t.Error(result)
+	}
+	left()
+}
