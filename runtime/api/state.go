@@ -45,6 +45,8 @@ const (
 	KindPermission Kind = "permission"
 	// KindUnsupported is something this host or version cannot do.
 	KindUnsupported Kind = "unsupported"
+	// KindUnavailable is a host or registry that does not answer, or fails.
+	KindUnavailable Kind = "unavailable"
 	// KindInternal is our own fault.
 	KindInternal Kind = "internal"
 )
