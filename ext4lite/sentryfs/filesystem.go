@@ -5,13 +5,14 @@
 package sentryfs
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/abi/linux"
 	"gvisor.dev/gvisor/pkg/context"
-	"gvisor.dev/gvisor/pkg/errors"
+	gverrors "gvisor.dev/gvisor/pkg/errors"
 	"gvisor.dev/gvisor/pkg/errors/linuxerr"
 	"gvisor.dev/gvisor/pkg/log"
 	"gvisor.dev/gvisor/pkg/sentry/checkpoint"
@@ -177,17 +178,13 @@ func (fs *filesystem) errno(op string, id uint64, err error) error {
 // errnoOf returns the errno in err's chain, or EIO: the Sentry panics when a
 // system call returns any other error.
 func errnoOf(err error) error {
-	for e := err; e != nil; {
-		switch t := e.(type) {
-		case *errors.Error:
-			return t
-		case unix.Errno:
-			return linuxerr.ErrorFromUnix(t)
-		case interface{ Unwrap() error }:
-			e = t.Unwrap()
-		default:
-			return linuxerr.EIO
-		}
+	var known *gverrors.Error
+	var errno unix.Errno
+	switch {
+	case errors.As(err, &known):
+		return known
+	case errors.As(err, &errno):
+		return linuxerr.ErrorFromUnix(errno)
 	}
 	return linuxerr.EIO
 }

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -29,6 +30,7 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/kernel/auth"
 	"gvisor.dev/gvisor/pkg/sentry/limits"
 	"gvisor.dev/gvisor/pkg/sentry/pgalloc"
+	"gvisor.dev/gvisor/pkg/sentry/uniqueid"
 	"gvisor.dev/gvisor/pkg/sentry/usage"
 	"gvisor.dev/gvisor/pkg/sentry/vfs"
 	"gvisor.dev/gvisor/pkg/usermem"
@@ -81,12 +83,16 @@ func newWorld(t testing.TB) *world {
 	return w
 }
 
+var nextID atomic.Uint64
+
 // context makes a context for one goroutine.
 func (w *world) context(creds *auth.Credentials) context.Context {
 	return context.WithValues(context.Background(), map[any]any{
 		pgalloc.CtxMemoryFile: w.mf,
 		auth.CtxCredentials:   creds,
 		limits.CtxLimits:      limits.NewLimitSet(),
+
+		uniqueid.CtxGlobalUniqueID: nextID.Add(1),
 	})
 }
 
@@ -188,7 +194,11 @@ func (w *world) readFile(path string) (string, error) {
 
 func readAll(ctx context.Context, fd *vfs.FileDescription) (string, error) {
 	var sb strings.Builder
-	buf := make([]byte, 100<<10)
+	st, err := fd.Stat(ctx, vfs.StatOptions{})
+	if err != nil {
+		return "", err
+	}
+	buf := make([]byte, min(st.Size+1, 100<<10))
 	for {
 		n, err := fd.Read(ctx, usermem.BytesIOSequence(buf), vfs.ReadOptions{})
 		sb.Write(buf[:n])

@@ -44,7 +44,7 @@ func sampleFiles() []file {
 		{path: "fifo", mode: linux.S_IFIFO | 0o666},
 		{path: "sock", mode: linux.S_IFSOCK | 0o666},
 		{path: "whiteout", mode: linux.S_IFCHR},
-		{path: "sparse", mode: 0o644, data: pattern(4096), size: 20 << 20},
+		{path: "sparse", mode: 0o644, data: pattern(64 << 10), size: 20 << 20},
 		{path: "empty", mode: 0o644},
 	}
 }
@@ -217,7 +217,7 @@ func TestReadFiles(t *testing.T) {
 	for path, want := range map[string]string{
 		"etc/passwd": "root:x:0:0\n",
 		"bin/tool":   pattern(3*4096 + 17),
-		"sparse":     pattern(4096) + strings.Repeat("\x00", 20<<20-4096),
+		"sparse":     pattern(64<<10) + strings.Repeat("\x00", 20<<20-64<<10),
 		"empty":      "",
 	} {
 		got, err := w.readFile(path)
@@ -232,13 +232,13 @@ func TestReadFiles(t *testing.T) {
 		whence int32
 		want   int64
 	}{
-		{100, linux.SEEK_DATA, 100}, {100, linux.SEEK_HOLE, 4096}, {5000, linux.SEEK_HOLE, 5000}, {-1, linux.SEEK_END, 20<<20 - 1},
+		{100, linux.SEEK_DATA, 100}, {100, linux.SEEK_HOLE, 64 << 10}, {1 << 20, linux.SEEK_HOLE, 1 << 20}, {-1, linux.SEEK_END, 20<<20 - 1},
 	} {
 		if got, err := fd.Seek(w.ctx, c.off, c.whence); err != nil || got != c.want {
 			t.Errorf("seek to %d by %d: %d, %v; want %d", c.off, c.whence, got, err, c.want)
 		}
 	}
-	_, err := fd.Seek(w.ctx, 5000, linux.SEEK_DATA)
+	_, err := fd.Seek(w.ctx, 1<<20, linux.SEEK_DATA)
 	w.wantErr("seek for data behind the last", err, linuxerr.ENXIO)
 	st, err := w.vfs.StatFSAt(w.ctx, w.creds, w.pop("etc", true))
 	if err != nil || st.Type != erofsMagic || st.NameLength != 255 || st.Blocks == 0 {
@@ -381,7 +381,7 @@ func TestConcurrentWalkers(t *testing.T) {
 			defer wg.Done()
 			v := w.as(0, 0)
 			r := rand.New(rand.NewPCG(uint64(g), 1))
-			for range 4000 {
+			for range 2000 {
 				i := r.IntN(2 * maxCachedDentries)
 				if _, err := v.lstat(fmt.Sprintf("many/d%d/f%d", i%37, i)); err != nil {
 					t.Error(err)
