@@ -21,10 +21,6 @@ type Dirent struct {
 	Next int64 // the position behind this entry
 }
 
-// posAfterDot is the position behind a "." that the image does not store. No
-// stored entry begins there, because entries are 12 bytes long.
-const posAfterDot = 1
-
 // Lookup finds name in a directory, by binary search. It returns ErrNotExist
 // when there is none.
 func (im *Image) Lookup(dir *Inode, name string) (nid uint64, typ uint8, err error) {
@@ -105,12 +101,6 @@ func (im *Image) readDir(dir *Inode, pos int64, fn func(d Dirent) bool) (int64, 
 	if pos < 0 {
 		return pos, fmt.Errorf("%w: position %d", ErrInvalid, pos)
 	}
-	if dir.dotOmitted && pos == 0 {
-		if !fn(Dirent{Name: ".", NID: dir.NID, Type: TypeDir, Next: posAfterDot}) {
-			return pos, nil
-		}
-		pos = posAfterDot
-	}
 	buf := im.blocks.Get().(*[]byte)
 	defer im.blocks.Put(buf)
 	for pos < dir.Size {
@@ -138,6 +128,11 @@ func (im *Image) readDir(dir *Inode, pos int64, fn func(d Dirent) bool) (int64, 
 			pos = next
 		}
 		pos = start + im.blockSize()
+	}
+	// A "." that is not stored comes last, as the kernel has it.
+	end := roundUp(dir.Size, im.blockSize())
+	if dir.dotOmitted && pos <= end && fn(Dirent{Name: ".", NID: dir.NID, Type: TypeDir, Next: end + 1}) {
+		pos = end + 1
 	}
 	return pos, nil
 }

@@ -21,7 +21,7 @@ const (
 	sbFeatureCompat   = 8
 	sbBlockBits       = 12
 	sbExtSlots        = 13
-	sbRootNID16       = 14 // with the 48-bit feature: high half of the block count
+	sbRootNID16       = 14 // with sbRootNID64: high half of the block count
 	sbInodes          = 16
 	sbEpoch           = 24
 	sbFixedNsec       = 32
@@ -38,7 +38,7 @@ const (
 	sbPrefixStart     = 92
 	sbPackedNID       = 96
 	sbBuildTime       = 108
-	sbRootNID64       = 112 // 48-bit feature only
+	sbRootNID64       = 112 // 48-bit feature only; 0 is unused
 )
 
 // Compatible features: a reader that ignores them still reads right.

@@ -103,8 +103,12 @@ func parseSuper(b []byte, size int64) (super, error) {
 	}
 	sb.buildTime = sb.epoch
 	if sb.incompat&incompat48Bit != 0 {
-		sb.blocks |= uint64(le.Uint16(b[sbRootNID16:])) << 32
-		sb.rootNID = le.Uint64(b[sbRootNID64:])
+		// The 16-bit field keeps its old meaning as long as the wide one
+		// is not used.
+		if nid := le.Uint64(b[sbRootNID64:]); nid != 0 {
+			sb.rootNID = nid
+			sb.blocks |= uint64(le.Uint16(b[sbRootNID16:])) << 32
+		}
 		sb.buildTime += int64(le.Uint32(b[sbBuildTime:]))
 	}
 	if sb.fixedNsec >= 1e9 {

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -106,6 +107,24 @@ func imageTree(im *Image) (map[string]file, error) {
 		return nil
 	}
 	return tree, visit("", im.Root())
+}
+
+// need skips a test that lacks something, and fails it where all must be there.
+func need(t testing.TB, ok bool, what string) {
+	t.Helper()
+	if ok {
+		return
+	}
+	if os.Getenv("CI") == "true" {
+		t.Fatalf("needs %s", what)
+	}
+	t.Skipf("needs %s", what)
+}
+
+func needTool(t testing.TB, name string) {
+	t.Helper()
+	_, err := exec.LookPath(name)
+	need(t, err == nil, name)
 }
 
 // inodeReader is an io.ReaderAt of one file.

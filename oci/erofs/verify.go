@@ -103,7 +103,7 @@ func (v *verifier) directory(t dirTask) error {
 	var fault error
 	_, err = v.im.ReadDir(&dir, 0, func(d Dirent) bool {
 		switch {
-		case last != "" && d.Name <= last && !(dir.dotOmitted && last == "."):
+		case last != "" && d.Name <= last && !(dir.dotOmitted && d.Name == "."):
 			fault = corrupt("%.200q follows %.200q", d.Name, last)
 		case d.Name == ".":
 			dots++
