@@ -13,9 +13,10 @@
 //
 //  1. [DetectGVisor]: refuse at once inside another gVisor.
 //  2. [PlanOuter]: what this user may do on this host.
-//  3. [Outer.Start]: fork from a thread of its own that Landlock has restricted,
-//     into new namespaces, with a dropped or mapped uid, an empty environment,
-//     a new session and only the donated descriptors.
+//  3. [Outer.Apply]: fork from a thread of its own that Landlock has restricted,
+//     into new namespaces, with a dropped or mapped uid and a new session. The
+//     environment is empty and the descriptors are only the donated ones: the
+//     caller sees to that.
 //
 // The sandbox process, in this order:
 //

@@ -5,8 +5,10 @@
 package lockdown
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"slices"
@@ -34,9 +36,14 @@ func runReport(t *testing.T, cmd *exec.Cmd) report {
 		}
 		t.Fatalf("child: %v, output %q", err, out)
 	}
+	return decodeReport(t, bytes.NewReader(out))
+}
+
+func decodeReport(t *testing.T, from io.Reader) report {
+	t.Helper()
 	var r report
-	if err := json.Unmarshal(out, &r); err != nil {
-		t.Fatalf("child said %q: %v", out, err)
+	if err := json.NewDecoder(from).Decode(&r); err != nil {
+		t.Fatalf("decode the child's report: %v", err)
 	}
 	if r.Err != "" {
 		t.Fatalf("child: %s", r.Err)

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lockdown
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// ownBinary is how a launcher executes itself: the link works even where the
+// path to the binary does not, as for a sandbox uid and a binary below /root.
+const ownBinary = "/proc/self/exe"
+
+// namespaceFlags in the order in which they are reported.
+var namespaceFlags = []struct {
+	name string
+	flag uintptr
+}{
+	{"user", unix.CLONE_NEWUSER},
+	{"pid", unix.CLONE_NEWPID},
+	{"net", unix.CLONE_NEWNET},
+	{"ipc", unix.CLONE_NEWIPC},
+	{"mnt", unix.CLONE_NEWNS},
+	{"uts", unix.CLONE_NEWUTS},
+}
+
+// PlanOuter says what this user may put around a sandbox process on this
+// host. It reads a few files of /proc and starts nothing, so it can be wrong
+// where a security module has the last word: see [Refused].
+//
+// uid is the sandbox' own, for a launcher with root's rights: see
+// [DefaultUIDBase]. Others ignore it.
+func PlanOuter(uid uint32) *Outer {
+	o := &Outer{}
+	admin := hasCapability(unix.CAP_SYS_ADMIN)
+	if unix.Geteuid() == 0 && hasCapability(unix.CAP_SETUID) && hasCapability(unix.CAP_SETGID) {
+		o.UID = uid
+	}
+	if admin || userNamespacesAllowed() {
+		for _, ns := range namespaceFlags {
+			if ns.name != "user" || !admin {
+				o.Namespaces = append(o.Namespaces, ns.name)
+			}
+		}
+		o.EmptyRoot = true
+	}
+	o.planLandlock()
+	return o
+}
+
+// Without returns the plan for a host that refused o's namespaces.
+func (o *Outer) Without() *Outer {
+	w := &Outer{UID: o.UID}
+	w.planLandlock()
+	return w
+}
+
+// planLandlock asks the kernel for its version, and leaves Landlock out where
+// the ruleset would be empty.
+func (o *Outer) planLandlock() {
+	o.Landlock = LandlockABI()
+	if r := sandboxRuleset(o.Landlock, ownBinary, o.EmptyRoot); r.empty() {
+		o.Landlock = 0
+	}
+}
+
+// hasCapability asks about the effective set of the calling thread.
+func hasCapability(c uint) bool {
+	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if unix.Capget(&hdr, &data[0]) != nil {
+		return false
+	}
+	return data[c/32].Effective&(1<<(c%32)) != 0
+}
+
+// userNamespacesAllowed reads the three switches that distributions have. They
+// are hints: only trying tells.
+func userNamespacesAllowed() bool {
+	for _, sw := range []struct {
+		file, forbids string
+	}{
+		{"/proc/sys/user/max_user_namespaces", "0"},
+		{"/proc/sys/kernel/unprivileged_userns_clone", "0"},
+		{"/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1"},
+	} {
+		if readSwitch(sw.file) == sw.forbids {
+			return false
+		}
+	}
+	_, err := os.Stat("/proc/self/ns/user")
+	return err == nil
+}
+
+// readSwitch returns a kernel setting, or "" where the kernel has none.
+func readSwitch(file string) string {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+}
+
+// Apply makes a the recipe for a process inside o's layers, and restricts the
+// calling thread where a layer is inherited rather than asked for. Call it on
+// the thread that will fork, locked to its goroutine; that thread must wait for
+// the process, because the kernel sends the parent-death signal when it ends,
+// and must end afterwards. It must not be the process' first thread, which
+// cannot end.
+func (o *Outer) Apply(a *syscall.SysProcAttr) error {
+	// The child inherits it: exec of a set-uid file gains nothing from here on.
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("confine sandbox process: set no_new_privs: %w", err)
+	}
+	if o.Landlock > 0 {
+		if err := restrictThread(sandboxRuleset(o.Landlock, ownBinary, o.EmptyRoot)); err != nil {
+			return fmt.Errorf("confine sandbox process: %w", err)
+		}
+	}
+	a.Setsid = true
+	a.Pdeathsig = syscall.SIGKILL
+	for _, ns := range namespaceFlags {
+		if slices.Contains(o.Namespaces, ns.name) {
+			a.Cloneflags |= ns.flag
+		}
+	}
+	if a.Cloneflags&unix.CLONE_NEWUSER != 0 {
+		// One id, mapped to itself: files keep their owner, and nobody in
+		// there is root.
+		a.UidMappings = []syscall.SysProcIDMap{{ContainerID: os.Getuid(), HostID: os.Getuid(), Size: 1}}
+		a.GidMappings = []syscall.SysProcIDMap{{ContainerID: os.Getgid(), HostID: os.Getgid(), Size: 1}}
+	}
+	if o.UID != 0 {
+		a.Credential = &syscall.Credential{Uid: o.UID, Gid: o.UID}
+	}
+	if o.EmptyRoot {
+		// What pivot_root and the bounding set need; Shed gives both up before
+		// the process reads anything that is not the launcher's.
+		a.AmbientCaps = []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_SETPCAP}
+	}
+	return nil
+}
+
+// Refused tells a host that does not grant the namespaces of a plan (they are
+// forbidden, not built in, or used up) from other failures to start a process.
+// A caller tries again with [Outer.Without].
+func Refused(err error) bool {
+	for _, e := range []error{unix.EPERM, unix.EACCES, unix.EINVAL, unix.ENOSYS, unix.ENOSPC, unix.EUSERS} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// nowhere is a path at which there is no program.
+const nowhere = "/proc/self/gvx-no-such-program"
+
+// granted tries whether the host grants the namespaces of o. The kernel makes
+// them before it looks for the program, and there is none: nothing runs.
+func (o *Outer) granted() error {
+	result := make(chan error, 1)
+	onOwnThread(func() {
+		a := &syscall.SysProcAttr{}
+		if err := o.Apply(a); err != nil {
+			result <- err
+			return
+		}
+		_, err := os.StartProcess(nowhere, []string{nowhere}, &os.ProcAttr{Sys: a})
+		if errors.Is(err, unix.ENOENT) {
+			err = nil
+		}
+		result <- err
+	})
+	return <-result
+}
