@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package boot
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"runtime/metrics"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	"gvisor.dev/gvisor/pkg/abi/linux"
+	"gvisor.dev/gvisor/pkg/log"
+	"gvisor.dev/gvisor/pkg/sentry/kernel"
+
+	"z.gfire.dev/gvx/runtime/api"
+	"z.gfire.dev/gvx/runtime/control"
+	controlv1 "z.gfire.dev/gvx/runtime/control/v1"
+)
+
+// maxSignal is Linux' last real-time signal.
+const maxSignal = 64
+
+// serveControl starts the control server on the donated sockets. When the
+// launcher's connection ends, so does the process: a sandbox never outlives
+// whoever answers for it.
+func (sb *sandbox) serveControl() error {
+	server, err := control.NewServer(&service{sb})
+	if err != nil {
+		return err
+	}
+	conn, err := newFDConn(int(sb.spec.ControlFD))
+	if err != nil {
+		return err
+	}
+	if fd := sb.spec.ListenFD; fd != api.NoFD {
+		l, err := newFDListener(int(fd))
+		if err != nil {
+			return err
+		}
+		go func() {
+			if err := server.ServeListener(context.Background(), l); err != nil {
+				log.Warningf("control socket: %v", err)
+			}
+		}()
+	}
+	go func() {
+		if err := server.ServeConn(context.Background(), conn); err != nil {
+			log.Warningf("control channel: %v", err)
+		}
+		os.Exit(0)
+	}()
+	return nil
+}
+
+// service answers the control channel's calls.
+type service struct {
+	sb *sandbox
+}
+
+// checkContainer refuses a name other than that of the sandbox's container.
+func (s *service) checkContainer(id string) error {
+	if id != s.sb.spec.Container.ID {
+		return api.Errorf(api.KindNotFound, "no container %q in this sandbox", id)
+	}
+	return nil
+}
+
+// running returns the container and its first process once they run.
+func (s *service) running(id string) (*container, *kernel.ThreadGroup, error) {
+	if err := s.checkContainer(id); err != nil {
+		return nil, nil, err
+	}
+	select {
+	case <-s.sb.startedCh:
+	default:
+		return nil, nil, errNotStarted
+	}
+	c, tg := s.sb.firstProcess()
+	if tg == nil {
+		return nil, nil, errNotStarted
+	}
+	return c, tg, nil
+}
+
+// WaitStarted implements controlv1.SandboxService.
+func (s *service) WaitStarted(ctx context.Context, req *controlv1.WaitStartedRequest) (*controlv1.WaitStartedResponse, error) {
+	if err := s.checkContainer(req.GetContainer()); err != nil {
+		return nil, err
+	}
+	select {
+	case <-s.sb.startedCh:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	s.sb.mu.Lock()
+	err := s.sb.startErr
+	s.sb.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	resp := &controlv1.WaitStartedResponse{Pid: 1, Lockdown: s.sb.layers}
+	s.sb.timeline.each(func(name string, nanos int64) {
+		resp.Phases = append(resp.Phases, &controlv1.BootPhase{Name: name, AtNanos: nanos})
+	})
+	return resp, nil
+}
+
+// Wait implements controlv1.SandboxService.
+func (s *service) Wait(ctx context.Context, req *controlv1.WaitRequest) (*controlv1.WaitResponse, error) {
+	if err := s.checkContainer(req.GetContainer()); err != nil {
+		return nil, err
+	}
+	select {
+	case <-s.sb.exitedCh:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	s.sb.mu.Lock()
+	exit := s.sb.exit
+	s.sb.mu.Unlock()
+	return &controlv1.WaitResponse{
+		Code:      int32(exit.Code),
+		Signal:    int32(exit.Signal),
+		OomKilled: exit.OOMKilled,
+		At:        timestamppb.New(exit.At),
+	}, nil
+}
+
+// Signal implements controlv1.SandboxService.
+func (s *service) Signal(_ context.Context, req *controlv1.SignalRequest) (*controlv1.SignalResponse, error) {
+	c, tg, err := s.running(req.GetContainer())
+	if err != nil {
+		return nil, err
+	}
+	n := req.GetSignal()
+	if n < 0 || n > maxSignal {
+		return nil, api.Errorf(api.KindInvalid, "signal %d: want 0 to %d", n, maxSignal)
+	}
+	info := &linux.SignalInfo{Signo: n}
+	switch req.GetTarget() {
+	case controlv1.SignalRequest_INIT:
+		err = s.sb.k.SendExternalSignalThreadGroup(tg, info)
+	case controlv1.SignalRequest_FOREGROUND:
+		err = s.sb.signalForeground(c, tg, info)
+	case controlv1.SignalRequest_ALL:
+		// Paused, no process can fork out of the signal's way.
+		s.sb.k.Pause()
+		err = s.sb.k.SendContainerSignal(c.spec.ID, info)
+		s.sb.k.Unpause()
+	default:
+		err = api.Errorf(api.KindInvalid, "unknown signal target %d", req.GetTarget())
+	}
+	if err != nil {
+		return nil, fmt.Errorf("send signal %d to container %s: %w", n, c.spec.ID, err)
+	}
+	return &controlv1.SignalResponse{}, nil
+}
+
+// signalForeground signals the foreground process group of the container's
+// terminal, or the first process when there is none.
+func (sb *sandbox) signalForeground(c *container, tg *kernel.ThreadGroup, info *linux.SignalInfo) error {
+	if c.tty != nil {
+		if owner := c.tty.ThreadGroup(); owner != nil {
+			if pg, err := owner.ForegroundProcessGroup(c.tty.TTY()); err == nil && pg != nil {
+				return sb.k.SendExternalSignalProcessGroup(pg, info)
+			}
+		}
+	}
+	return sb.k.SendExternalSignalThreadGroup(tg, info)
+}
+
+// Resize implements controlv1.SandboxService.
+func (s *service) Resize(_ context.Context, req *controlv1.ResizeRequest) (*controlv1.ResizeResponse, error) {
+	c, tg, err := s.running(req.GetContainer())
+	if err != nil {
+		return nil, err
+	}
+	if c.tty == nil {
+		return nil, api.Errorf(api.KindState, "container %s has no terminal", c.spec.ID)
+	}
+	if req.GetRows() > 1<<16-1 || req.GetColumns() > 1<<16-1 {
+		return nil, api.Errorf(api.KindInvalid, "terminal size %d×%d is out of range", req.GetRows(), req.GetColumns())
+	}
+	size := unix.Winsize{Row: uint16(req.GetRows()), Col: uint16(req.GetColumns())}
+	if err := unix.IoctlSetWinsize(int(c.spec.Process.StdinFD), unix.TIOCSWINSZ, &size); err != nil {
+		return nil, fmt.Errorf("resize terminal of container %s: %w", c.spec.ID, err)
+	}
+	if err := s.sb.signalForeground(c, tg, &linux.SignalInfo{Signo: int32(linux.SIGWINCH)}); err != nil {
+		return nil, fmt.Errorf("tell container %s its terminal's size: %w", c.spec.ID, err)
+	}
+	return &controlv1.ResizeResponse{}, nil
+}
+
+// Stats implements controlv1.SandboxService.
+func (s *service) Stats(_ context.Context, req *controlv1.StatsRequest) (*controlv1.StatsResponse, error) {
+	if _, _, err := s.running(req.GetContainer()); err != nil {
+		return nil, err
+	}
+	sb := s.sb
+	used := sb.guestMemoryBytes()
+	cpu := sb.k.CPUStats()
+	tasks := 0
+	for _, tg := range sb.k.RootPIDNamespace().ThreadGroups() {
+		tasks += tg.Count()
+	}
+	return &controlv1.StatsResponse{
+		MemoryBytes:       used,
+		MemoryLimitBytes:  uint64(sb.spec.Resources.MemoryBytes),
+		MemoryPeakBytes:   max(used, sb.memory.peak.Load()),
+		CpuUserNanos:      uint64(cpu.UserTime),
+		CpuSystemNanos:    uint64(cpu.SysTime),
+		CpuThrottledNanos: sb.cpu.throttledNanos.Load(),
+		Pids:              uint64(tasks),
+		PidsLimit:         uint64(sb.spec.Resources.Pids),
+		OomKills:          sb.memory.kills.Load(),
+		SentryHeapBytes:   heapBytes(),
+	}, nil
+}
+
+// heapBytes is the Sentry's own live and not yet collected heap.
+func heapBytes() uint64 {
+	sample := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
+	metrics.Read(sample)
+	if sample[0].Value.Kind() != metrics.KindUint64 {
+		return 0
+	}
+	return sample[0].Value.Uint64()
+}
+
+// Processes implements controlv1.SandboxService.
+func (s *service) Processes(_ context.Context, req *controlv1.ProcessesRequest) (*controlv1.ProcessesResponse, error) {
+	if _, _, err := s.running(req.GetContainer()); err != nil {
+		return nil, err
+	}
+	pidns := s.sb.k.RootPIDNamespace()
+	resp := &controlv1.ProcessesResponse{}
+	for _, tg := range pidns.ThreadGroups() {
+		leader := tg.Leader()
+		pid := pidns.IDOfThreadGroup(tg)
+		if leader == nil || pid == 0 || leader.ContainerID() != req.GetContainer() {
+			continue
+		}
+		p := &controlv1.Process{
+			Pid:            int32(pid),
+			Uid:            uint32(leader.Credentials().EffectiveKUID),
+			Command:        leader.Name(),
+			ResidentBytes:  residentBytes(tg),
+			StartedAtNanos: leader.StartTime().Nanoseconds(),
+		}
+		stats := tg.CPUStats()
+		p.CpuNanos = uint64(stats.UserTime + stats.SysTime)
+		if parent := leader.Parent(); parent != nil {
+			p.Ppid = int32(pidns.IDOfThreadGroup(parent.ThreadGroup()))
+		}
+		if tty := tg.TTY(); tty != nil {
+			p.Tty = fmt.Sprintf("pts/%d", tty.Index())
+		}
+		resp.Processes = append(resp.Processes, p)
+	}
+	return resp, nil
+}
+
+// Shutdown implements controlv1.SandboxService.
+func (s *service) Shutdown(context.Context, *controlv1.ShutdownRequest) (*controlv1.ShutdownResponse, error) {
+	if _, tg := s.sb.firstProcess(); tg != nil {
+		s.sb.k.Kill(linux.WaitStatusTerminationSignal(linux.SIGKILL))
+	}
+	return &controlv1.ShutdownResponse{}, nil
+}

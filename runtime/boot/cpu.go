@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package boot
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// cpuPeriod is the period of Linux' bandwidth control as docker sets it.
+	cpuPeriod = 100 * time.Millisecond
+	// cpuTick is how often usage is looked at; the Sentry's own processor
+	// clocks advance in steps of 10 ms.
+	cpuTick = 10 * time.Millisecond
+	// maxDebtPeriods bounds how long an overdraft is remembered: a burst
+	// between two looks must not stop a guest for seconds.
+	maxDebtPeriods = 5
+)
+
+// cpuEnforcer holds guests to their share of processor time, without a host
+// cgroup: in each period they run until the quota is used up and are then
+// stopped until it is paid back. Usage is what the Sentry accounts to tasks.
+type cpuEnforcer struct {
+	throttledNanos atomic.Uint64
+}
+
+// cpuUsed is the processor time of all guest tasks since boot.
+func (sb *sandbox) cpuUsed() time.Duration {
+	s := sb.k.CPUStats()
+	return s.UserTime + s.SysTime
+}
+
+// enforceCPU starts the enforcer when the limit is below what the sandbox's
+// processors can give: whole processors are limited by their number.
+func (sb *sandbox) enforceCPU() {
+	quota := cpuQuota(sb.spec.Resources.CPUMillis)
+	if quota <= 0 || quota >= cpuPeriod*time.Duration(sb.spec.Cores) {
+		return
+	}
+	go func() {
+		budget := newCPUBudget(quota, sb.cpuUsed())
+		for {
+			time.Sleep(cpuTick)
+			pause := budget.spend(sb.cpuUsed(), cpuTick)
+			if pause <= 0 {
+				continue
+			}
+			ts := sb.k.TaskSet()
+			ts.BeginExternalStop()
+			began := time.Now()
+			time.Sleep(pause)
+			ts.EndExternalStop()
+			stopped := time.Since(began)
+			sb.cpu.throttledNanos.Add(uint64(stopped))
+			budget.refill(stopped)
+		}
+	}()
+}
+
+// cpuQuota is the processor time that millis thousandths of a processor give
+// in one period.
+func cpuQuota(millis int64) time.Duration {
+	return cpuPeriod * time.Duration(millis) / 1000
+}
+
+// cpuBudget is a token bucket of processor time: it fills with quota/period
+// and holds at most one period's quota.
+type cpuBudget struct {
+	quota time.Duration
+	left  time.Duration
+	used  time.Duration
+}
+
+func newCPUBudget(quota, used time.Duration) *cpuBudget {
+	return &cpuBudget{quota: quota, left: quota, used: used}
+}
+
+// refill adds what elapsed time gives.
+func (b *cpuBudget) refill(elapsed time.Duration) {
+	b.left = min(b.left+time.Duration(float64(elapsed)*float64(b.quota)/float64(cpuPeriod)), b.quota)
+}
+
+// spend accounts usage up to used over the elapsed time, and returns how long
+// guests must stop for the budget to be positive again.
+func (b *cpuBudget) spend(used, elapsed time.Duration) time.Duration {
+	b.refill(elapsed)
+	b.left = max(b.left-(used-b.used), -maxDebtPeriods*b.quota)
+	b.used = used
+	if b.left > 0 {
+		return 0
+	}
+	return time.Duration(float64(-b.left)*float64(cpuPeriod)/float64(b.quota)) + cpuTick
+}

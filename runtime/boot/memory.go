@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package boot
+
+import (
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/abi/linux"
+	"gvisor.dev/gvisor/pkg/log"
+	"gvisor.dev/gvisor/pkg/sentry/kernel"
+)
+
+const (
+	// A guest that writes fresh pages needs about a quarter of a second for
+	// each gigabyte on the fastest machines; the next look at its usage comes
+	// before it could have eaten half of what is left.
+	fastestBytesPerSecond = 4 << 30
+
+	// memoryPollMin keeps a guest near its limit from costing more than a
+	// percent of a processor; memoryPollMax bounds how stale the peak may be.
+	memoryPollMin = 2 * time.Millisecond
+	memoryPollMax = 250 * time.Millisecond
+
+	// killGrace is how long a killed process may take to give its memory
+	// back before the next one is chosen.
+	killGrace = 100 * time.Millisecond
+
+	// guestGCPercent makes the Sentry's heap grow by no more than half over
+	// what lives: the sandbox's own memory is not the guest's to inflate.
+	guestGCPercent = 50
+)
+
+// memoryEnforcer holds guests to their memory limit. No host cgroup is needed:
+// all guest memory is in one memfd, whose allocated blocks the host counts
+// exactly. Above the limit the guest process that holds most is killed, as
+// Linux' out-of-memory killer does in a memory cgroup; the sandbox lives on.
+type memoryEnforcer struct {
+	limit uint64
+	peak  atomic.Uint64
+	kills atomic.Uint64
+	// initKilled says that the container's first process was a victim.
+	initKilled atomic.Bool
+}
+
+// killed reports whether the limit ended the container's first process.
+func (m *memoryEnforcer) killed() bool { return m.initKilled.Load() }
+
+// guestMemoryBytes is what guests hold now: anonymous and shared memory and
+// memory-backed files.
+func (sb *sandbox) guestMemoryBytes() uint64 {
+	var st unix.Stat_t
+	if err := unix.Fstat(sb.memoryFD, &st); err != nil {
+		return 0
+	}
+	return uint64(st.Blocks) * 512
+}
+
+// enforceMemory starts the enforcer when there is a limit.
+func (sb *sandbox) enforceMemory() {
+	m := &sb.memory
+	m.limit = uint64(sb.spec.Resources.MemoryBytes)
+	if m.limit == 0 {
+		return
+	}
+	go func() {
+		for {
+			used := sb.guestMemoryBytes()
+			if used > m.peak.Load() {
+				m.peak.Store(used)
+			}
+			if used > m.limit {
+				sb.killLargest(used)
+				continue
+			}
+			time.Sleep(memoryPollInterval(m.limit - used))
+		}
+	}()
+}
+
+// memoryPollInterval is how long usage may go unseen with headroom bytes left.
+func memoryPollInterval(headroom uint64) time.Duration {
+	d := time.Duration(float64(headroom) / 2 / fastestBytesPerSecond * float64(time.Second))
+	return min(max(d, memoryPollMin), memoryPollMax)
+}
+
+// killLargest kills the guest process that holds most memory and waits until
+// it has given it back.
+func (sb *sandbox) killLargest(used uint64) {
+	victim, held := largestProcess(sb.k)
+	if victim == nil {
+		time.Sleep(memoryPollMin)
+		return
+	}
+	_, first := sb.firstProcess()
+	if victim == first {
+		sb.memory.initKilled.Store(true)
+	}
+	sb.memory.kills.Add(1)
+	log.Warningf("memory limit: guests hold %d bytes of %d: killing %q, which holds %d", used, sb.memory.limit, victim.Leader().Name(), held)
+	if err := sb.k.SendExternalSignalThreadGroup(victim, &linux.SignalInfo{Signo: int32(linux.SIGKILL)}); err != nil {
+		log.Warningf("memory limit: kill %q: %v", victim.Leader().Name(), err)
+	}
+	for deadline := time.Now().Add(killGrace); time.Now().Before(deadline); time.Sleep(memoryPollMin) {
+		if sb.guestMemoryBytes() <= sb.memory.limit {
+			return
+		}
+	}
+}
+
+// largestProcess returns the living guest process with the largest resident
+// set and its size in bytes.
+func largestProcess(k *kernel.Kernel) (*kernel.ThreadGroup, uint64) {
+	var (
+		largest *kernel.ThreadGroup
+		most    uint64
+	)
+	for _, tg := range k.RootPIDNamespace().ThreadGroups() {
+		if n := residentBytes(tg); n > most {
+			largest, most = tg, n
+		}
+	}
+	return largest, most
+}
+
+// residentBytes is the resident set of tg, 0 once it has exited.
+func residentBytes(tg *kernel.ThreadGroup) uint64 {
+	leader := tg.Leader()
+	if leader == nil {
+		return 0
+	}
+	var n uint64
+	leader.WithMuLocked(func(t *kernel.Task) {
+		if mm := t.MemoryManager(); mm != nil {
+			n = mm.ResidentSetSize()
+		}
+	})
+	return n
+}

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package boot
+
+import (
+	"fmt"
+	"path"
+
+	"gvisor.dev/gvisor/pkg/abi/linux"
+	"gvisor.dev/gvisor/pkg/context"
+	"gvisor.dev/gvisor/pkg/errors/linuxerr"
+	"gvisor.dev/gvisor/pkg/fspath"
+	"gvisor.dev/gvisor/pkg/sentry/fsimpl/cgroup2fs"
+	"gvisor.dev/gvisor/pkg/sentry/fsimpl/dev"
+	"gvisor.dev/gvisor/pkg/sentry/fsimpl/devpts"
+	"gvisor.dev/gvisor/pkg/sentry/fsimpl/mqfs"
+	"gvisor.dev/gvisor/pkg/sentry/fsimpl/proc"
+	"gvisor.dev/gvisor/pkg/sentry/fsimpl/sys"
+	"gvisor.dev/gvisor/pkg/sentry/fsimpl/tmpfs"
+	"gvisor.dev/gvisor/pkg/sentry/vfs"
+	"gvisor.dev/gvisor/pkg/usermem"
+
+	"z.gfire.dev/gvx/runtime/api"
+)
+
+// defaultShmSizeBytes is docker's default size of /dev/shm.
+const defaultShmSizeBytes = 64 << 20
+
+// submount is one mount below the root.
+type submount struct {
+	source, fsType, target string
+	data                   string
+	internal               any
+	options                vfs.MountOptions
+}
+
+// mountDefaults mounts what every container has.
+func (m *mounter) mountDefaults() error {
+	shm := m.spec.ShmSizeBytes
+	if shm == 0 {
+		shm = defaultShmSizeBytes
+	}
+	quiet := vfs.MountOptions{Flags: vfs.MountFlags{NoExec: true, NoSUID: true, NoDev: true}}
+	nodes := vfs.MountOptions{Flags: vfs.MountFlags{NoExec: true, NoSUID: true}}
+	for _, s := range []submount{
+		{source: "proc", fsType: proc.Name, target: "/proc", internal: &proc.InternalData{}, options: quiet},
+		{source: "dev", fsType: dev.Name, target: "/dev", options: vfs.MountOptions{Flags: vfs.MountFlags{NoSUID: true}}},
+		{source: "devpts", fsType: devpts.Name, target: "/dev/pts", options: nodes},
+		{source: "mqueue", fsType: mqfs.Name, target: "/dev/mqueue", options: quiet},
+		{source: "shm", fsType: tmpfs.Name, target: "/dev/shm", data: fmt.Sprintf("mode=1777,size=%d", shm), options: quiet},
+		{source: "sysfs", fsType: sys.Name, target: "/sys", internal: &sys.InternalData{}, options: quiet},
+		{source: "cgroup", fsType: cgroup2fs.Name, target: "/sys/fs/cgroup", options: quiet},
+	} {
+		if err := m.mount(&s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mountExtra mounts what the spec adds, in its order.
+func (m *mounter) mountExtra() error {
+	for i := range m.spec.Mounts {
+		e := &m.spec.Mounts[i]
+		mode := e.Mode
+		if mode == 0 {
+			mode = 0o1777
+		}
+		data := fmt.Sprintf("mode=%o,uid=%d,gid=%d", mode, e.UID, e.GID)
+		if e.SizeBytes > 0 {
+			data += fmt.Sprintf(",size=%d", e.SizeBytes)
+		}
+		if err := m.mount(&submount{
+			source: "tmpfs", fsType: tmpfs.Name, target: e.Target, data: data,
+			options: vfs.MountOptions{
+				ReadOnly: e.ReadOnly,
+				Flags:    vfs.MountFlags{NoExec: e.NoExec, NoSUID: e.NoSUID, NoDev: e.NoDev},
+			},
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mount makes one mount; a missing target directory is made first.
+func (m *mounter) mount(s *submount) error {
+	opts := s.options
+	opts.GetFilesystemOptions = vfs.GetFilesystemOptions{InternalMount: true, Data: s.data, InternalData: s.internal}
+	mnt, err := m.vfs.MountDisconnected(m.ctx, m.creds, s.source, s.fsType, &opts)
+	if err != nil {
+		return fmt.Errorf("mount %s on %s: %w", s.fsType, s.target, err)
+	}
+	defer mnt.DecRef(m.ctx)
+	if err := m.makeDirectories(s.target); err != nil {
+		return err
+	}
+	if err := m.vfs.ConnectMountAt(m.ctx, m.creds, mnt, m.at(s.target)); err != nil {
+		return fmt.Errorf("mount %s on %s: %w", s.fsType, s.target, err)
+	}
+	return nil
+}
+
+// placeFiles puts each small file of the spec over the root as a bind mount of
+// a file in a hidden tmpfs: like docker's, it can be written, but not renamed
+// over or removed.
+func (m *mounter) placeFiles() error {
+	if len(m.spec.Files) == 0 {
+		return nil
+	}
+	hidden, err := m.vfs.MountDisconnected(m.ctx, m.creds, "files", tmpfs.Name, &vfs.MountOptions{
+		GetFilesystemOptions: vfs.GetFilesystemOptions{InternalMount: true, Data: "mode=0755"},
+	})
+	if err != nil {
+		return fmt.Errorf("mount the files of container %s: %w", m.spec.ID, err)
+	}
+	defer hidden.DecRef(m.ctx)
+	base := vfs.MakeVirtualDentry(hidden, hidden.Root())
+	for i := range m.spec.Files {
+		f := &m.spec.Files[i]
+		name := fmt.Sprintf("/%d", i)
+		if err := m.writeFile(base, name, f); err != nil {
+			return fmt.Errorf("place file %s: %w", f.Path, err)
+		}
+		if err := m.bindFile(hidden, base, name, f.Path); err != nil {
+			return fmt.Errorf("place file %s: %w", f.Path, err)
+		}
+	}
+	return nil
+}
+
+// writeFile makes the file name below base.
+func (m *mounter) writeFile(base vfs.VirtualDentry, name string, f *api.File) error {
+	fd, err := m.vfs.OpenAt(m.ctx, m.creds, pathAt(base, name), &vfs.OpenOptions{
+		Flags: linux.O_WRONLY | linux.O_CREAT | linux.O_EXCL,
+		Mode:  linux.FileMode(f.Mode & 0o777),
+	})
+	if err != nil {
+		return err
+	}
+	defer fd.DecRef(m.ctx)
+	for rest := f.Data; len(rest) > 0; {
+		n, err := fd.Write(m.ctx, usermem.BytesIOSequence(rest), vfs.WriteOptions{})
+		if err != nil {
+			return err
+		}
+		rest = rest[n:]
+	}
+	return nil
+}
+
+// bindFile mounts base's file name on target, which is made when missing.
+func (m *mounter) bindFile(hidden *vfs.Mount, base vfs.VirtualDentry, name, target string) error {
+	source, err := m.vfs.GetDentryAt(m.ctx, m.creds, pathAt(base, name), &vfs.GetDentryOptions{})
+	if err != nil {
+		return err
+	}
+	defer source.DecRef(m.ctx)
+	mnt, err := m.vfs.CloneMountAt(hidden, source.Dentry(), &vfs.MountOptions{})
+	if err != nil {
+		return err
+	}
+	defer mnt.DecRef(m.ctx)
+	if err := m.makeDirectories(path.Dir(target)); err != nil {
+		return err
+	}
+	// A symlink in the image (/etc/resolv.conf often is one) is followed, as
+	// runc does; a dangling one is made good by O_CREAT.
+	fd, err := m.vfs.OpenAt(m.ctx, m.creds, m.at(target), &vfs.OpenOptions{
+		Flags: linux.O_RDONLY | linux.O_CREAT | linux.O_NONBLOCK,
+		Mode:  0o644,
+	})
+	if err != nil {
+		return err
+	}
+	fd.DecRef(m.ctx)
+	return m.vfs.ConnectMountAt(m.ctx, m.creds, mnt, m.at(target))
+}
+
+// makeDirectories makes dir and its parents, mode 0755, where they are missing.
+func (m *mounter) makeDirectories(dir string) error {
+	if dir == "/" {
+		return nil
+	}
+	opts := vfs.MkdirOptions{Mode: 0o755}
+	err := m.vfs.MkdirAllAt(m.ctx, dir, m.root, m.creds, &opts, true)
+	if linuxerr.Equals(linuxerr.EROFS, err) {
+		// A read-only parent, /sys say, takes a mount point that exists in
+		// the Sentry's memory only.
+		opts.ForSyntheticMountpoint = true
+		err = m.vfs.MkdirAllAt(m.ctx, dir, m.root, m.creds, &opts, true)
+	}
+	if err != nil {
+		return fmt.Errorf("make directory %s: %w", dir, err)
+	}
+	return nil
+}
+
+// pathAt is the path operation for an absolute path below root.
+func pathAt(root vfs.VirtualDentry, p string) *vfs.PathOperation {
+	return &vfs.PathOperation{Root: root, Start: root, Path: fspath.Parse(p), FollowFinalSymlink: true}
+}
+
+// writeGuestFile writes data to an existing guest file, in one write.
+func writeGuestFile(ctx context.Context, m *mounter, p string, data []byte) error {
+	fd, err := m.vfs.OpenAt(ctx, m.creds, m.at(p), &vfs.OpenOptions{Flags: linux.O_WRONLY})
+	if err != nil {
+		return err
+	}
+	defer fd.DecRef(ctx)
+	_, err = fd.Write(ctx, usermem.BytesIOSequence(data), vfs.WriteOptions{})
+	return err
+}

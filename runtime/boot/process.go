@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package boot
+
+import (
+	"fmt"
+	"path"
+	"sort"
+	"strings"
+
+	"gvisor.dev/gvisor/pkg/abi/linux"
+	"gvisor.dev/gvisor/pkg/errors/linuxerr"
+	"gvisor.dev/gvisor/pkg/fd"
+	"gvisor.dev/gvisor/pkg/sentry/fdimport"
+	"gvisor.dev/gvisor/pkg/sentry/fsimpl/host"
+	"gvisor.dev/gvisor/pkg/sentry/kernel"
+	"gvisor.dev/gvisor/pkg/sentry/kernel/auth"
+	"gvisor.dev/gvisor/pkg/sentry/limits"
+	"gvisor.dev/gvisor/pkg/sentry/vfs"
+
+	"z.gfire.dev/gvx/runtime/api"
+)
+
+const (
+	// defaultPath is docker's PATH for a process whose environment has none.
+	defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+	// defaultUmask is runc's.
+	defaultUmask = 0o022
+)
+
+// container is a prepared container: everything but its first process.
+type container struct {
+	spec *api.Container
+	args kernel.CreateProcessArgs
+	// tty is the terminal of the first process, nil without one.
+	tty *host.TTYFileDescription
+	// initFile is the reaper of --init, nil without one.
+	initFile *vfs.FileDescription
+}
+
+// prepareContainer mounts the container's file systems and resolves all that
+// its first process needs. Nothing of the guest runs.
+func (sb *sandbox) prepareContainer(spec *api.Container) (*container, error) {
+	creds := auth.NewRootCredentials(sb.userns)
+	rootArgs := sb.processArgs(spec, creds)
+	ls, err := limitSet(nil)
+	if err != nil {
+		return nil, err
+	}
+	rootArgs.Limits = ls
+	m := &mounter{
+		sb: sb, spec: spec, vfs: sb.k.VFS(), creds: creds,
+		ctx: rootArgs.NewContext(sb.k),
+	}
+	if err := sb.setupCgroups(); err != nil {
+		return nil, err
+	}
+	// Before the mounts: what /sys/fs/cgroup shows follows the namespace.
+	cgroup, cgroupns, err := sb.containerCgroup(m, spec.ID)
+	if err != nil {
+		return nil, err
+	}
+	rootArgs.InitialCgroupV2, rootArgs.CgroupNamespace = cgroup, cgroupns
+	mns, err := m.mountRoot()
+	if err != nil {
+		return nil, err
+	}
+	defer m.root.DecRef(m.ctx)
+	// Paths below resolve as the container's root sees them.
+	rootArgs.MountNamespace = mns
+	m.ctx = rootArgs.NewContext(sb.k)
+	for _, step := range []func() error{m.mountDefaults, m.mountExtra, m.placeFiles} {
+		if err := step(); err != nil {
+			return nil, err
+		}
+	}
+	if err := m.writeSysctls(sb.spec.Sysctls); err != nil {
+		return nil, err
+	}
+	sb.timeline.reached("file systems mounted")
+
+	c := &container{spec: spec, args: rootArgs}
+	if err := sb.prepareProcess(m, c); err != nil {
+		return nil, err
+	}
+	if spec.Rootfs.ReadOnly {
+		// Only now: mount points and the working directory had to be made.
+		if err := m.vfs.SetMountReadOnly(m.root.Mount(), true); err != nil {
+			return nil, fmt.Errorf("make the root file system read-only: %w", err)
+		}
+	}
+	sb.timeline.reached("process prepared")
+	return c, nil
+}
+
+// processArgs is what all processes of a container have in common.
+func (sb *sandbox) processArgs(spec *api.Container, creds *auth.Credentials) kernel.CreateProcessArgs {
+	return kernel.CreateProcessArgs{
+		WorkingDirectory:     "/",
+		Credentials:          creds,
+		Umask:                defaultUmask,
+		MaxSymlinkTraversals: linux.MaxSymlinkTraversals,
+		UTSNamespace:         sb.k.RootUTSNamespace(),
+		IPCNamespace:         sb.k.RootIPCNamespace(),
+		PIDNamespace:         sb.k.RootPIDNamespace(),
+		ContainerID:          spec.ID,
+	}
+}
+
+// prepareProcess resolves user, limits, environment, working directory,
+// command and descriptors of the container's first process.
+// c.args comes with the container's namespaces.
+func (sb *sandbox) prepareProcess(m *mounter, c *container) error {
+	p := &c.spec.Process
+	acc, err := m.resolveAccount(p)
+	if err != nil {
+		return err
+	}
+	caps, err := taskCapabilities(p.Capabilities, acc.uid)
+	if err != nil {
+		return err
+	}
+	args := c.args
+	args.Credentials = auth.NewUserCredentials(auth.KUID(acc.uid), auth.KGID(acc.gid), acc.groups, caps, sb.userns)
+	args.Argv = p.Args
+	args.Envv = completeEnv(p.Env, acc.home)
+	args.WorkingDirectory = path.Clean(p.Cwd)
+	args.NoNewPrivs = p.NoNewPrivileges
+	if args.Limits, err = limitSet(p.Rlimits); err != nil {
+		return err
+	}
+	if err := m.makeDirectories(args.WorkingDirectory); err != nil {
+		return api.Errorf(api.KindInvalid, "working directory %s: %w", args.WorkingDirectory, err)
+	}
+	if args.Filename, err = m.resolveCommand(&args); err != nil {
+		return err
+	}
+	c.args = args
+	if err := sb.importStdio(c, acc); err != nil {
+		return err
+	}
+	return sb.prepareInit(c)
+}
+
+// importStdio makes the process' descriptor table from the donated streams.
+func (sb *sandbox) importStdio(c *container, acc *account) error {
+	p := &c.spec.Process
+	in := fd.New(int(p.StdinFD))
+	out, errs := in, in
+	if !p.Terminal {
+		out, errs = fd.New(int(p.StdoutFD)), fd.New(int(p.StderrFD))
+	}
+	ctx := c.args.NewContext(sb.k)
+	table := sb.k.NewFDTable()
+	tty, err := fdimport.Import(ctx, table, map[int]*fd.FD{0: in, 1: out, 2: errs}, fdimport.ImportOptions{
+		Console:       p.Terminal,
+		Restorable:    true,
+		UID:           auth.KUID(acc.uid),
+		GID:           auth.KGID(acc.gid),
+		ContainerName: c.spec.ID,
+		SupportTTYs:   true,
+	})
+	if err != nil {
+		table.DecRef(ctx)
+		return fmt.Errorf("import standard streams: %w", err)
+	}
+	c.args.FDTable = table
+	if tty != nil {
+		c.tty = tty
+		c.args.TTY = tty.TTY()
+	}
+	return nil
+}
+
+// prepareInit makes the donated reaper the first program, with the command,
+// already resolved, behind it.
+func (sb *sandbox) prepareInit(c *container) error {
+	if c.spec.InitFD <= 2 {
+		return nil
+	}
+	ctx := c.args.NewContext(sb.k)
+	file, err := host.NewFD(ctx, sb.k.HostMount(), int(c.spec.InitFD), &host.NewFDOptions{
+		Readonly: true, Savable: true, VirtualOwner: true,
+	})
+	if err != nil {
+		return fmt.Errorf("import the init program: %w", err)
+	}
+	c.initFile = file
+	c.args.Argv = append([]string{api.InitName, "--", c.args.Filename}, c.args.Argv...)
+	c.args.Filename = ""
+	c.args.File = file
+	return nil
+}
+
+// createProcess makes the container's first process. It runs once the kernel
+// is started.
+func (sb *sandbox) createProcess(c *container) error {
+	ctx := c.args.NewContext(sb.k)
+	if c.initFile != nil {
+		defer c.initFile.DecRef(ctx)
+	}
+	defer c.args.FDTable.DecRef(ctx)
+	tg, _, err := sb.k.CreateProcess(c.args)
+	if err != nil {
+		return startError(c.args.Argv[0], err)
+	}
+	sb.setInit(c, tg)
+	sb.timeline.reached("process created")
+	return nil
+}
+
+// startError classifies why the Sentry would not load a program. It has the
+// errno's text only.
+func startError(command string, err error) error {
+	msg := err.Error()
+	if strings.Contains(msg, linuxerr.ENOENT.Error()) {
+		return api.Errorf(api.KindCommandNotFound, "exec: %q: %w: the file or the interpreter it names does not exist", command, err)
+	}
+	return api.Errorf(api.KindCommandNotExecutable, "exec: %q: %w", command, err)
+}
+
+// taskCapabilities is docker's rule: all listed capabilities bound the
+// process, and root has them effective.
+func taskCapabilities(names []string, uid uint32) (*auth.TaskCapabilities, error) {
+	var set auth.CapabilitySet
+	for _, n := range names {
+		c, ok := linux.CapabilityFromString(n)
+		if !ok {
+			return nil, api.Errorf(api.KindInvalid, "unknown capability %q", n)
+		}
+		set |= auth.CapabilitySetOf(c)
+	}
+	caps := &auth.TaskCapabilities{BoundingCaps: set}
+	if uid == 0 {
+		caps.PermittedCaps, caps.EffectiveCaps = set, set
+	}
+	return caps, nil
+}
+
+// limitSet is what docker's containers have, with the spec's limits on top.
+func limitSet(rlimits []api.Rlimit) (*limits.LimitSet, error) {
+	ls, err := limits.NewLinuxLimitSet()
+	if err != nil {
+		return nil, fmt.Errorf("default resource limits: %w", err)
+	}
+	unlimited := limits.Limit{Cur: limits.Infinity, Max: limits.Infinity}
+	ls.SetUnchecked(limits.Core, unlimited)
+	ls.SetUnchecked(limits.ProcessCount, unlimited)
+	ls.SetUnchecked(limits.NumberOfFiles, limits.Limit{Cur: 1 << 20, Max: 1 << 20})
+	for _, r := range rlimits {
+		t, ok := limits.FromLinuxResourceName["RLIMIT_"+strings.ToUpper(r.Name)]
+		if !ok {
+			return nil, api.Errorf(api.KindInvalid, "invalid ulimit type: %s", r.Name)
+		}
+		if r.Soft > r.Hard {
+			return nil, api.Errorf(api.KindInvalid, "ulimit %s: soft limit %d above hard limit %d", r.Name, r.Soft, r.Hard)
+		}
+		ls.SetUnchecked(t, limits.Limit{Cur: r.Soft, Max: r.Hard})
+	}
+	return ls, nil
+}
+
+// completeEnv adds PATH and HOME where they are missing.
+func completeEnv(env []string, home string) []string {
+	out := append([]string(nil), env...)
+	has := func(name string) bool {
+		for _, e := range env {
+			if strings.HasPrefix(e, name+"=") {
+				return true
+			}
+		}
+		return false
+	}
+	if !has("PATH") {
+		out = append(out, "PATH="+defaultPath)
+	}
+	if !has("HOME") {
+		out = append(out, "HOME="+home)
+	}
+	return out
+}
+
+// resolveCommand finds the program of args.Argv[0] as execvp would, and checks
+// that it may run, so that docker's exit codes 126 and 127 can be told apart.
+func (m *mounter) resolveCommand(args *kernel.CreateProcessArgs) (string, error) {
+	name := args.Argv[0]
+	if name == "" {
+		return "", api.Errorf(api.KindCommandNotFound, "exec: empty command name")
+	}
+	ctx := args.NewContext(m.sb.k)
+	if strings.Contains(name, "/") {
+		p := name
+		if !path.IsAbs(p) {
+			p = path.Join(args.WorkingDirectory, p)
+		}
+		if err := m.executable(ctx, args.Credentials, p); err != nil {
+			return "", commandError(name, p, err)
+		}
+		return p, nil
+	}
+	denied := ""
+	for _, dir := range pathDirectories(args.Envv) {
+		if !path.IsAbs(dir) {
+			continue // A relative entry would depend on what the image puts where.
+		}
+		p := path.Join(dir, name)
+		err := m.executable(ctx, args.Credentials, p)
+		if err == nil {
+			return p, nil
+		}
+		if linuxerr.Equals(linuxerr.EACCES, err) && denied == "" {
+			denied = p
+		}
+	}
+	if denied != "" {
+		return "", commandError(name, denied, linuxerr.EACCES)
+	}
+	return "", api.Errorf(api.KindCommandNotFound, "exec: %q: executable file not found in $PATH", name)
+}
+
+func pathDirectories(env []string) []string {
+	for _, e := range env {
+		if v, ok := strings.CutPrefix(e, "PATH="); ok {
+			return strings.Split(v, ":")
+		}
+	}
+	return nil
+}
+
+// commandError gives a lookup failure the kind that docker's exit code needs.
+func commandError(name, p string, err error) error {
+	if linuxerr.Equals(linuxerr.ENOENT, err) || linuxerr.Equals(linuxerr.ENOTDIR, err) {
+		return api.Errorf(api.KindCommandNotFound, "exec: %q: stat %s: no such file or directory", name, p)
+	}
+	return api.Errorf(api.KindCommandNotExecutable, "exec: %q: %s: %w", name, p, err)
+}
+
+// writeSysctls sets kernel parameters of the guest, in a fixed order.
+func (m *mounter) writeSysctls(sysctls map[string]string) error {
+	names := make([]string, 0, len(sysctls))
+	for n := range sysctls {
+		names = append(names, n)
+	}
+	sort.Strings(names)
+	for _, n := range names {
+		p := path.Join("/proc/sys", path.Clean("/"+strings.ReplaceAll(n, ".", "/")))
+		if err := writeGuestFile(m.ctx, m, p, []byte(sysctls[n])); err != nil {
+			if linuxerr.Equals(linuxerr.ENOENT, err) {
+				return api.Errorf(api.KindUnsupported, "sysctl %s: the sandbox kernel has no such parameter", n)
+			}
+			return api.Errorf(api.KindInvalid, "sysctl %s=%s: %w", n, sysctls[n], err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package boot
+
+import (
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/abi/linux"
+	"gvisor.dev/gvisor/pkg/context"
+	"gvisor.dev/gvisor/pkg/sentry/checkpoint"
+	"gvisor.dev/gvisor/pkg/sentry/fsimpl/overlay"
+	"gvisor.dev/gvisor/pkg/sentry/fsimpl/tmpfs"
+	"gvisor.dev/gvisor/pkg/sentry/kernel/auth"
+	"gvisor.dev/gvisor/pkg/sentry/pgalloc"
+	"gvisor.dev/gvisor/pkg/sentry/vfs"
+
+	"z.gfire.dev/gvx/ext4lite/sentryfs"
+	"z.gfire.dev/gvx/runtime/api"
+)
+
+// mounter builds one container's mount namespace, with the credentials of the
+// guest's root and before any guest code runs.
+type mounter struct {
+	sb    *sandbox
+	spec  *api.Container
+	ctx   context.Context
+	vfs   *vfs.VirtualFilesystem
+	creds *auth.Credentials
+	// root is the container's root once it is mounted; mounter owns a reference.
+	root vfs.VirtualDentry
+}
+
+// at is the path operation for an absolute guest path, following symlinks
+// within the container's root only.
+func (m *mounter) at(path string) *vfs.PathOperation {
+	return pathAt(m.root, path)
+}
+
+// mountRoot makes the container's mount namespace with its root file system:
+// the layers, lowest first in the spec, below a writable upper.
+func (m *mounter) mountRoot() (*vfs.MountNamespace, error) {
+	lowers, err := m.mountLayers()
+	defer func() {
+		for _, l := range lowers {
+			l.Mount().DecRef(m.ctx)
+		}
+	}()
+	if err != nil {
+		return nil, err
+	}
+	upper, err := m.mountUpper(lowers[0])
+	if err != nil {
+		return nil, err
+	}
+	defer upper.Mount().DecRef(m.ctx)
+
+	root, err := m.vfs.MountDisconnected(m.ctx, m.creds, "overlay", overlay.Name, &vfs.MountOptions{
+		GetFilesystemOptions: vfs.GetFilesystemOptions{
+			InternalMount: true,
+			InternalData:  overlay.FilesystemOptions{UpperRoot: upper, LowerRoots: lowers},
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("mount root file system: stack %d layers: %w", len(lowers), err)
+	}
+	defer root.DecRef(m.ctx)
+
+	// The namespace's own root is an empty read-only mount that the container
+	// never sees: a guest cannot unmount the mount it stands on.
+	mns, err := m.vfs.NewMountNamespace(m.ctx, m.creds, "rootfs", tmpfs.Name,
+		&vfs.MountOptions{ReadOnly: true, Locked: true}, m.sb.k)
+	if err != nil {
+		return nil, fmt.Errorf("create mount namespace: %w", err)
+	}
+	base := mns.Root(m.ctx)
+	defer base.DecRef(m.ctx)
+	if err := m.vfs.ConnectMountAt(m.ctx, m.creds, root, pathAt(base, "/")); err != nil {
+		return nil, fmt.Errorf("connect root file system: %w", err)
+	}
+	m.root = mns.Root(m.ctx)
+	return mns, nil
+}
+
+// mountLayers mounts the read-only layers, topmost first as overlay wants
+// them. The caller owns a reference on each returned dentry's mount, on error
+// too; the dentries live as long as their mounts.
+func (m *mounter) mountLayers() ([]vfs.VirtualDentry, error) {
+	layers := m.spec.Rootfs.Layers
+	roots := make([]vfs.VirtualDentry, 0, len(layers))
+	for i := len(layers) - 1; i >= 0; i-- {
+		l := &layers[i]
+		var st unix.Stat_t
+		if err := unix.Fstat(int(l.FD), &st); err != nil {
+			return roots, fmt.Errorf("layer %s: %w", l.DiffID, err)
+		}
+		mnt, err := m.vfs.MountDisconnected(m.ctx, m.creds, l.DiffID, sentryfs.EROFSName, &vfs.MountOptions{
+			ReadOnly: true,
+			GetFilesystemOptions: vfs.GetFilesystemOptions{
+				InternalMount: true,
+				InternalData: sentryfs.EROFSOptions{
+					FD:   int(l.FD),
+					Size: st.Size,
+					ID:   m.resource(fmt.Sprintf("layer/%d", i)),
+				},
+			},
+		})
+		if err != nil {
+			return roots, api.Errorf(api.KindImage, "mount layer %s: %w", l.DiffID, err)
+		}
+		roots = append(roots, vfs.MakeVirtualDentry(mnt, mnt.Root()))
+	}
+	return roots, nil
+}
+
+// mountUpper makes the writable layer: a tmpfs whose pages live in the donated
+// sparse file, so that what a guest writes takes disk and not memory. Its root
+// takes over the attributes of the layer below.
+func (m *mounter) mountUpper(lower vfs.VirtualDentry) (vfs.VirtualDentry, error) {
+	opts := tmpfs.FilesystemOpts{RootFileType: linux.S_IFDIR, DisableDefaultSizeLimit: true}
+	if fd := m.spec.Rootfs.UpperFD; fd != api.NoFD {
+		mf, err := pgalloc.NewMemoryFile(os.NewFile(uintptr(fd), "upper"), pgalloc.MemoryFileOpts{
+			DiskBackedFile:          true,
+			DisableIMAWorkAround:    true,
+			DisableMemoryAccounting: true,
+			ResourceID:              m.resource("upper"),
+		})
+		if err != nil {
+			return vfs.VirtualDentry{}, fmt.Errorf("open the writable layer's file: %w", err)
+		}
+		opts.MemoryFile = mf
+	}
+	data := ""
+	if size := m.spec.Rootfs.SizeBytes; size > 0 {
+		data = fmt.Sprintf("size=%d", size)
+	}
+	mnt, err := m.vfs.MountDisconnected(m.ctx, m.creds, "upper", tmpfs.Name, &vfs.MountOptions{
+		GetFilesystemOptions: vfs.GetFilesystemOptions{InternalMount: true, Data: data, InternalData: opts},
+	})
+	if err != nil {
+		return vfs.VirtualDentry{}, fmt.Errorf("mount the writable layer: %w", err)
+	}
+	upper := vfs.MakeVirtualDentry(mnt, mnt.Root())
+
+	const mask = linux.STATX_UID | linux.STATX_GID | linux.STATX_MODE
+	st, err := m.vfs.StatAt(m.ctx, m.creds, pathAt(lower, "/"), &vfs.StatOptions{Mask: mask})
+	if err == nil {
+		err = m.vfs.SetStatAt(m.ctx, m.creds, pathAt(upper, "/"), &vfs.SetStatOptions{
+			Stat: linux.Statx{Mask: mask & st.Mask, UID: st.UID, GID: st.GID, Mode: st.Mode},
+		})
+	}
+	if err != nil {
+		mnt.DecRef(m.ctx)
+		return vfs.VirtualDentry{}, fmt.Errorf("copy the root directory's attributes: %w", err)
+	}
+	return upper, nil
+}
+
+// resource names a host file of this container, so that a restored sandbox
+// finds the descriptor it is given for it.
+func (m *mounter) resource(path string) checkpoint.ResourceID {
+	return checkpoint.ResourceID{ContainerName: m.spec.ID, Path: path}
+}

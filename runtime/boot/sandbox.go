@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package boot
+
+import (
+	"errors"
+	"sync"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/abi/linux"
+	"gvisor.dev/gvisor/pkg/sentry/kernel"
+	"gvisor.dev/gvisor/pkg/sentry/kernel/auth"
+	"gvisor.dev/gvisor/pkg/sentry/vfs"
+	"gvisor.dev/gvisor/pkg/sentry/watchdog"
+
+	"z.gfire.dev/gvx/runtime/api"
+)
+
+// sandbox is the one sandbox of this process.
+type sandbox struct {
+	spec     *api.Sandbox
+	timeline *timeline
+
+	// These are set by boot, before the guest runs, and then only read.
+	k           *kernel.Kernel
+	userns      *auth.UserNamespace
+	memoryFD    int
+	cgroupMount *vfs.Mount
+	watchdog    *watchdog.Watchdog
+	layers      []string
+	memory      memoryEnforcer
+	cpu         cpuEnforcer
+
+	// startedCh is closed once the guest runs or has failed to start; exitedCh
+	// once its first process has ended.
+	startedCh chan struct{}
+	exitedCh  chan struct{}
+
+	mu sync.Mutex
+	// startErr says why the guest never ran.
+	startErr error
+	// first is the container, init its first process; set once it exists.
+	first *container
+	init  *kernel.ThreadGroup
+	exit  api.ExitStatus
+}
+
+func newSandbox(s *api.Sandbox, tl *timeline) *sandbox {
+	return &sandbox{
+		spec:      s,
+		timeline:  tl,
+		startedCh: make(chan struct{}),
+		exitedCh:  make(chan struct{}),
+	}
+}
+
+// setInit records the container's first process.
+func (sb *sandbox) setInit(c *container, tg *kernel.ThreadGroup) {
+	sb.mu.Lock()
+	defer sb.mu.Unlock()
+	sb.first, sb.init = c, tg
+}
+
+// firstProcess returns the container and its first process, nil before they
+// exist.
+func (sb *sandbox) firstProcess() (*container, *kernel.ThreadGroup) {
+	sb.mu.Lock()
+	defer sb.mu.Unlock()
+	return sb.first, sb.init
+}
+
+// started tells waiters that the guest runs.
+func (sb *sandbox) started() { close(sb.startedCh) }
+
+// failed tells waiters that the guest will never run.
+func (sb *sandbox) failed(err error) {
+	sb.mu.Lock()
+	sb.startErr = err
+	sb.mu.Unlock()
+	close(sb.startedCh)
+}
+
+// waitInit waits for the container's first process, records how it ended, and
+// tells waiters. Whatever else still runs in the guest is killed with it, as
+// with any container.
+func (sb *sandbox) waitInit() {
+	_, tg := sb.firstProcess()
+	tg.WaitExited()
+	status := tg.ExitStatus()
+	exit := api.ExitStatus{At: time.Now()}
+	if status.Signaled() {
+		exit.Signal = int(status.TerminationSignal())
+		exit.Code = 128 + exit.Signal
+	} else {
+		exit.Code = int(status.ExitStatus())
+	}
+	exit.OOMKilled = sb.memory.killed()
+	sb.mu.Lock()
+	sb.exit = exit
+	sb.mu.Unlock()
+	close(sb.exitedCh)
+	sb.k.Kill(linux.WaitStatusTerminationSignal(linux.SIGKILL))
+}
+
+// errNotStarted is the answer to calls that need a running guest.
+var errNotStarted = &api.Error{Kind: api.KindState, Err: errors.New("the container has not started")}
