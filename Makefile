@@ -11,9 +11,10 @@ BIN     ?= bin
 export CGO_ENABLED = 0
 export GOFLAGS    += -buildvcs=false
 
-# The client half: what builds on macOS and Windows too.
-CLIENT = ./oci/... ./pkg/... ./ext4lite/... ./runtime/api/... ./runtime/control/... ./runtime/state/... \
-	./runtime/images/... ./runtime/cli/... ./cmd/rungv
+# The client half: what builds on macOS and Windows too. Folders that are not
+# there yet are left out; adapters for the Sentry are not part of it.
+CLIENT_DIRS = $(wildcard oci pkg ext4lite runtime/api runtime/control runtime/state runtime/images runtime/volumes runtime/cli cmd/rungv)
+CLIENT      = $$($(GO) list $(CLIENT_DIRS:%=./%/...) | grep -v /sentryfs)
 CLIENT_PLATFORMS  = darwin/amd64 darwin/arm64 windows/amd64
 SANDBOX_PLATFORMS = linux/amd64 linux/arm64
 
@@ -48,7 +49,7 @@ unit: ## Unit and structure tests
 
 # Packages that are mostly goroutines and locks, and cheap to build with the
 # race detector: not those that link the Sentry.
-RACE = ./oci/... ./ext4lite ./ext4lite/internal/... ./runtime/control/... ./runtime/state/... ./runtime/images/...
+RACE = $(patsubst %,./%/...,$(wildcard oci runtime/control runtime/state runtime/images runtime/usernet ext4lite/internal))
 
 race: ## The same with the race detector, where concurrency is the point
 	CGO_ENABLED=1 $(GO) test -race -short $(RACE)
@@ -61,10 +62,10 @@ fuzz: ## Every fuzz target for $FUZZTIME (20s) each
 cross: ## Compile for every platform: the client half for macOS and Windows too
 	@set -e; for platform in $(CLIENT_PLATFORMS); do \
 		echo "cross $$platform: client half"; \
-		GOOS=$${platform%/*} GOARCH=$${platform#*/} $(GO) build -o /dev/null $(CLIENT); done
+		export GOOS=$${platform%/*} GOARCH=$${platform#*/}; $(GO) build $(CLIENT); done
 	@set -e; for platform in $(SANDBOX_PLATFORMS); do \
 		echo "cross $$platform: everything"; \
-		GOOS=$${platform%/*} GOARCH=$${platform#*/} $(GO) vet ./...; done
+		GOOS=$${platform%/*} GOARCH=$${platform#*/} $(GO) build ./...; done
 
 testbed: ## Build the test peers and guest images that are missing
 	integration/testbed/testbed.sh get runc runsc seccomp-profile registry demo python full
@@ -80,7 +81,7 @@ nightly: testbed ## The long tests: whole suites; writes integration/RESULTS.md
 	$(MAKE) fuzz FUZZTIME=3m
 
 bench: testbed ## Measure rungv beside runc, runsc and mkfs.erofs
-	$(GO) run ./integration/perf
+	GVX_BENCH=1 $(GO) test -count=1 -v -timeout 30m ./integration/perf
 
 clean: ## Remove what was built in the tree (not the test bed)
 	rm -rf $(BIN)

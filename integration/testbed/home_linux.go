@@ -171,11 +171,21 @@ func (h *Home) MustRungv(t testing.TB, args ...string) string {
 // Run runs a command to its end. Its context bounds it.
 func Run(t testing.TB, cmd *exec.Cmd, stdin io.Reader) Result {
 	t.Helper()
+	return RunBy(t, cmd, stdin, cmd.Start)
+}
+
+// RunBy is Run for a command that something else than cmd.Start has to start:
+// from a thread that is prepared in some way.
+func RunBy(t testing.TB, cmd *exec.Cmd, stdin io.Reader, start func() error) Result {
+	t.Helper()
 	var stdout, stderr bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, &stdout, &stderr
-	start := time.Now()
-	err := cmd.Run()
-	result := Result{Stdout: stdout.String(), Stderr: stderr.String(), Took: time.Since(start)}
+	begin := time.Now()
+	err := start()
+	if err == nil {
+		err = cmd.Wait()
+	}
+	result := Result{Stdout: stdout.String(), Stderr: stderr.String(), Took: time.Since(begin)}
 	var exit *exec.ExitError
 	switch {
 	case err == nil:

@@ -21,7 +21,7 @@ import (
 // returns its name there.
 func (h *Home) Variant(t testing.TB, image, name string, change func(*v1.Config)) string {
 	t.Helper()
-	base, err := layoutImage(h.Layout(t, image))
+	base, err := LayoutImage(h.Layout(t, image))
 	if err != nil {
 		t.Fatalf("open image %s: %v", image, err)
 	}
@@ -39,8 +39,8 @@ func (h *Home) Variant(t testing.TB, image, name string, change func(*v1.Config)
 	return name
 }
 
-// layoutImage opens the only image of a layout.
-func layoutImage(dir string) (v1.Image, error) {
+// LayoutImage opens the first image of a layout.
+func LayoutImage(dir string) (v1.Image, error) {
 	index, err := layout.ImageIndexFromPath(dir)
 	if err != nil {
 		return nil, err
