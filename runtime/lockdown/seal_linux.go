@@ -5,6 +5,7 @@
 package lockdown
 
 import (
+	"errors"
 	"fmt"
 	"os"
 
@@ -83,36 +84,32 @@ func verify() ([]string, error) {
 	return layers, nil
 }
 
-func prctlIs(option int, arg uintptr, want int) (bool, error) {
-	got, err := unix.PrctlRetInt(option, arg, 0, 0, 0)
-	return got == want, err
-}
-
 func noCapabilities() (bool, error) {
-	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var data [2]unix.CapUserData
-	if err := unix.Capget(&hdr, &data[0]); err != nil {
+	held, err := capabilities()
+	if err != nil || !held.none() {
 		return false, err
 	}
-	for c := uintptr(0); c <= lastCapability; c++ {
-		ambient, err := unix.PrctlRetInt(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_IS_SET, c, 0, 0)
-		if err != nil {
-			break // EINVAL: beyond the last one
-		}
-		if ambient != 0 {
-			return false, nil
-		}
-	}
-	return data == [2]unix.CapUserData{}, nil
+	return noneOf(func(c uintptr) (int, error) {
+		return unix.PrctlRetInt(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_IS_SET, c, 0, 0)
+	})
 }
 
 func emptyBounding() (bool, error) {
-	for c := uintptr(0); c <= lastCapability; c++ {
-		set, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, c, 0, 0, 0)
-		if err != nil {
-			break // EINVAL: beyond the last one
-		}
-		if set != 0 {
+	return noneOf(func(c uintptr) (int, error) {
+		return unix.PrctlRetInt(unix.PR_CAPBSET_READ, c, 0, 0, 0)
+	})
+}
+
+// noneOf asks about every capability that the kernel knows.
+func noneOf(ask func(uintptr) (int, error)) (bool, error) {
+	for c := range uintptr(64) {
+		set, err := ask(c)
+		switch {
+		case errors.Is(err, unix.EINVAL):
+			return c > 0, nil // beyond the last one
+		case err != nil:
+			return false, err
+		case set != 0:
 			return false, nil
 		}
 	}

@@ -135,7 +135,7 @@ func TestEmptyRoot(t *testing.T) {
 	if len(r.Files) != 0 {
 		t.Errorf("the root still holds %q", r.Files)
 	}
-	for _, want := range []string{LayerEmptyRoot, LayerUID, LayerBounding, LayerCapabilities} {
+	for _, want := range []string{LayerEmptyRoot, LayerUID, LayerCapabilities} {
 		if !slices.Contains(r.Layers, want) {
 			t.Errorf("layer %q does not hold: %q", want, r.Layers)
 		}
