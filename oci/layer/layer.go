@@ -3,11 +3,11 @@
 // Package layer turns one layer of an OCI image, a tar stream, into a file
 // tree that an overlay file system can stack.
 //
-// It owns three things: undoing a layer's compression while checking its diff
-// ID ([Decompress]), reading tar as image builders write it, with sparse files
-// kept sparse ([tarReader]), and the translation of OCI's whiteout names into
-// overlayfs' device nodes and extended attributes ([Convert]). The tree goes to
-// a [Sink], normally an EROFS builder.
+// It owns two things: undoing a layer's compression while checking its diff ID
+// ([Decompress]), and replaying the tar stream into a tree ([Convert]), with
+// OCI's whiteout names translated into overlayfs' device nodes and extended
+// attributes. The tree goes to a [Sink], normally an EROFS builder, which reads
+// file data straight from the stream and keeps runs of zeros as holes.
 //
 // It never touches a host file system: a layer's paths, links, owners and
 // devices exist only in the sink, so nothing in a hostile layer can point out
@@ -24,7 +24,10 @@
 //	a missing parent    a directory, root's, 0755 (or as [Converter.Lower] says)
 //	a symlink as parent is resolved inside the tree, as containerd does
 //	a file as parent    an error
-//	..                  an error if it climbs above the root, as docker does
+//	a hard link         an error unless its target is in this layer
+//	/a, ./a, b/../a     a
+//	../a                an error, as with docker
+//	trusted.overlay.*   dropped, but for opaque: they instruct the stack
 package layer
 
 import (
@@ -47,8 +50,6 @@ type Limits struct {
 	Depth int
 	// XattrBytes bounds names and values of one entry's extended attributes.
 	XattrBytes int
-	// HeaderBytes bounds one extended header: PAX records, GNU long names.
-	HeaderBytes int
 }
 
 // The defaults of [Limits], and bounds that are not for callers to choose.
@@ -66,27 +67,27 @@ const (
 	// DefaultRatioFloor lets small layers be as compressible as they like: a
 	// gigabyte of zeros is not yet an attack.
 	DefaultRatioFloor = 1 << 30
-	// DefaultDepth is what path walks in guests survive comfortably; Linux
-	// allows no path over 4096 bytes in one call.
-	DefaultDepth = 512
+	// DefaultDepth is several times the deepest real trees (nested
+	// node_modules), and keeps a walk cheap.
+	DefaultDepth = 256
 	// DefaultXattrBytes is Linux' XATTR_LIST_MAX, and one value's maximum.
 	DefaultXattrBytes = 64 << 10
-	// DefaultHeaderBytes is a megabyte, as in Go's own tar reader: names,
-	// attributes and sparse maps of real files are far below.
-	DefaultHeaderBytes = 1 << 20
 
 	// maxNameBytes is Linux' NAME_MAX.
 	maxNameBytes = 255
 	// maxPathBytes is Linux' PATH_MAX without its NUL.
 	maxPathBytes = 4095
-	// maxSparseSegments bounds a sparse map, 16 bytes each in memory.
-	maxSparseSegments = 1 << 17
+	// maxSteps bounds the directories that all path walks of a layer pass,
+	// about a minute of work; a layer of a million files needs some millions.
+	// Deep paths and chains of symlinks multiply otherwise.
+	maxSteps = 1 << 30
+	// headerBytes is what archive/tar allows for PAX records, long names and
+	// sparse maps of one entry.
+	headerBytes = 1 << 20
 	// maxSymlinks is Linux' own bound on symlinks in one path walk.
 	maxSymlinks = 40
-	// maxDeviceNumber is what EROFS and the kernel can encode: 12 bits of
-	// major, 20 of minor.
-	maxMajor = 1<<12 - 1
-	maxMinor = 1<<20 - 1
+	// maxID is the largest owner: the one above means "none" to Linux.
+	maxID = 1<<32 - 2
 )
 
 // withDefaults fills what the caller left zero.
@@ -97,7 +98,6 @@ func (l Limits) withDefaults() Limits {
 	setDefault(&l.RatioFloor, DefaultRatioFloor)
 	setDefault(&l.Depth, DefaultDepth)
 	setDefault(&l.XattrBytes, DefaultXattrBytes)
-	setDefault(&l.HeaderBytes, DefaultHeaderBytes)
 	return l
 }
 
