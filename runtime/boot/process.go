@@ -219,12 +219,22 @@ func startError(command string, err error) error {
 	return api.Errorf(api.KindCommandNotExecutable, "exec: %q: %w", command, err)
 }
 
+// unnamedCapabilities are those that gVisor has a number for and no name.
+var unnamedCapabilities = map[string]linux.Capability{
+	"CAP_PERFMON":            linux.CAP_PERFMON,
+	"CAP_BPF":                linux.CAP_BPF,
+	"CAP_CHECKPOINT_RESTORE": linux.CAP_CHECKPOINT_RESTORE,
+}
+
 // taskCapabilities is docker's rule: all listed capabilities bound the
 // process, and root has them effective.
 func taskCapabilities(names []string, uid uint32) (*auth.TaskCapabilities, error) {
 	var set auth.CapabilitySet
 	for _, n := range names {
 		c, ok := linux.CapabilityFromString(n)
+		if !ok {
+			c, ok = unnamedCapabilities[n]
+		}
 		if !ok {
 			return nil, api.Errorf(api.KindInvalid, "unknown capability %q", n)
 		}
