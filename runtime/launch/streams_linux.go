@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// The guest's standard streams without a terminal: three pipes.
+
+package launch
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// copyBufferBytes is a pipe's default capacity: one read empties it.
+const copyBufferBytes = 64 << 10
+
+// StreamOptions say what the guest's streams are joined to.
+type StreamOptions struct {
+	// In is copied to the guest when Interactive is set; otherwise the guest's
+	// standard input is empty.
+	In          *os.File
+	Interactive bool
+	// Out and Err take what the guest writes.
+	Out, Err io.Writer
+	// TTY gives the guest a terminal; Err is not used then.
+	TTY bool
+	// DetachKeys end the copying of input, see Detached. Only with TTY.
+	DetachKeys []byte
+	// Signal is called for the terminal's interrupt, quit and suspend
+	// characters. Only with TTY.
+	Signal func(syscall.Signal)
+}
+
+// Streams joins the guest's standard streams to the user's.
+type Streams struct {
+	opt StreamOptions
+	// guest are the ends to donate: stdin, stdout, stderr.
+	guest [3]*os.File
+	// host are our ends of them; for a terminal only the first, its primary.
+	host [3]*os.File
+
+	terminal *terminal
+	detached chan struct{}
+	outputs  sync.WaitGroup
+
+	mu     sync.Mutex
+	failed []error
+}
+
+// NewStreams makes pipes or a pseudo-terminal. Nothing is copied yet.
+func NewStreams(opt StreamOptions) (*Streams, error) {
+	s := &Streams{opt: opt, detached: make(chan struct{})}
+	if opt.TTY {
+		if err := s.openTerminal(); err != nil {
+			return nil, fmt.Errorf("make a terminal for the guest: %w", err)
+		}
+		return s, nil
+	}
+	for i := range s.guest {
+		ours := readEnd
+		if i == 0 {
+			ours = writeEnd
+		}
+		var err error
+		if s.guest[i], s.host[i], err = pipe(ours); err != nil {
+			s.Close()
+			return nil, fmt.Errorf("make a pipe for the guest: %w", err)
+		}
+	}
+	return s, nil
+}
+
+// pipe returns a pipe with one end to donate and one of ours. Ours waits in the
+// runtime's poller instead of occupying a thread; the donated one blocks, since
+// its mode is the other process' business.
+func pipe(ours pipeEnd) (donated, our *os.File, err error) {
+	var fds [2]int
+	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
+		return nil, nil, os.NewSyscallError("pipe2", err)
+	}
+	if err := unix.SetNonblock(fds[ours], true); err != nil {
+		unix.Close(fds[0])
+		unix.Close(fds[1])
+		return nil, nil, os.NewSyscallError("fcntl", err)
+	}
+	return os.NewFile(uintptr(fds[1-ours]), "pipe"), os.NewFile(uintptr(fds[ours]), "pipe"), nil
+}
+
+// pipeEnd is an end of a pipe, as pipe2 numbers them.
+type pipeEnd int
+
+const (
+	readEnd  pipeEnd = 0
+	writeEnd pipeEnd = 1
+)
+
+// Stdin, Stdout and Stderr are the guest's ends.
+func (s *Streams) Stdin() *os.File  { return s.guest[0] }
+func (s *Streams) Stdout() *os.File { return s.guest[1] }
+func (s *Streams) Stderr() *os.File { return s.guest[2] }
+
+// Start closes our copies of the guest's ends, which have been donated, and
+// begins to copy.
+func (s *Streams) Start() {
+	s.closeGuest()
+	if s.terminal != nil {
+		s.startTerminal()
+		return
+	}
+	if s.opt.Interactive {
+		go s.copyIn()
+	} else {
+		s.host[0].Close()
+	}
+	s.outputs.Go(func() { s.copyOut(s.opt.Out, s.host[1], "standard output") })
+	s.outputs.Go(func() { s.copyOut(s.opt.Err, s.host[2], "standard error") })
+}
+
+// copyIn copies input until either side closes; the user's end of file becomes
+// the guest's.
+func (s *Streams) copyIn() {
+	defer s.host[0].Close()
+	_, _ = io.CopyBuffer(plainWriter{s.host[0]}, plainReader{s.opt.In}, make([]byte, copyBufferBytes))
+}
+
+// copyOut copies one output to its end. When the user's side fails, the
+// guest's is closed, so that the guest learns about it as from any pipe.
+func (s *Streams) copyOut(to io.Writer, from *os.File, name string) {
+	defer from.Close()
+	buf := make([]byte, copyBufferBytes)
+	for {
+		n, err := from.Read(buf)
+		if n > 0 {
+			if _, werr := to.Write(buf[:n]); werr != nil {
+				if !errors.Is(werr, syscall.EPIPE) {
+					s.fail(fmt.Errorf("write %s: %w", name, werr))
+				}
+				return
+			}
+		}
+		if err != nil {
+			// A terminal whose last replica has closed reads as EIO.
+			if err != io.EOF && !errors.Is(err, syscall.EIO) {
+				s.fail(fmt.Errorf("read the guest's %s: %w", name, err))
+			}
+			return
+		}
+	}
+}
+
+func (s *Streams) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.failed = append(s.failed, err)
+}
+
+// Drain returns once everything the guest wrote has been delivered: after the
+// sandbox process has ended. It reports what could not be delivered.
+func (s *Streams) Drain() error {
+	s.outputs.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return errors.Join(s.failed...)
+}
+
+// Detached is closed when the user has typed the detach keys.
+func (s *Streams) Detached() <-chan struct{} { return s.detached }
+
+// Close gives the user's terminal back and closes all ends. It may be called
+// more than once, at any time.
+func (s *Streams) Close() {
+	s.Restore()
+	s.closeGuest()
+	for _, f := range s.host {
+		if f != nil {
+			f.Close()
+		}
+	}
+}
+
+func (s *Streams) closeGuest() {
+	for _, f := range s.guest {
+		if f != nil {
+			f.Close()
+		}
+	}
+}
+
+// plainReader and plainWriter hide what else a file can do: a copy between
+// files would try copy_file_range and splice first, which pipes and terminals
+// refuse one system call at a time.
+type plainReader struct{ io.Reader }
+
+type plainWriter struct{ io.Writer }

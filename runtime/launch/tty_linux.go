@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// The guest's terminal: a pseudo-terminal of the host, and the user's own
+// terminal in raw mode beside it.
+
+package launch
+
+import (
+	"errors"
+	"os"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+	"golang.org/x/term"
+)
+
+// terminal is a pseudo-terminal and what it does to the user's.
+type terminal struct {
+	primary *os.File
+
+	mu sync.Mutex
+	// user is the user's terminal mode before it became raw; nil when it is
+	// not raw.
+	user *term.State
+	// literal says that the next character was quoted by the user.
+	literal bool
+}
+
+// openTerminal makes the pseudo-terminal, in the user's terminal's size.
+func (s *Streams) openTerminal() error {
+	fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return &os.PathError{Op: "open", Path: "/dev/ptmx", Err: err}
+	}
+	primary := os.NewFile(uintptr(fd), "/dev/ptmx")
+	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
+		primary.Close()
+		return os.NewSyscallError("TIOCSPTLCK", err)
+	}
+	// By descriptor, not by path: /dev/pts may be another mount's.
+	rfd, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.TIOCGPTPEER, unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC)
+	if errno != 0 {
+		primary.Close()
+		return os.NewSyscallError("TIOCGPTPEER", errno)
+	}
+	s.guest[0] = os.NewFile(rfd, "terminal")
+	s.guest[1], s.guest[2] = s.guest[0], s.guest[0]
+	s.host[0] = primary
+	s.terminal = &terminal{primary: primary}
+	if rows, columns, ok := s.UserSize(); ok {
+		_ = unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: columns})
+	}
+	return nil
+}
+
+// UserSize returns the size of the user's terminal, if there is one.
+func (s *Streams) UserSize() (rows, columns uint16, ok bool) {
+	for _, f := range []any{s.opt.Out, s.opt.In} {
+		if f, isFile := f.(*os.File); isFile && f != nil {
+			if w, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ); err == nil {
+				return w.Row, w.Col, true
+			}
+		}
+	}
+	return 0, 0, false
+}
+
+// MakeRaw puts the user's terminal into raw mode, if input comes from one.
+func (s *Streams) MakeRaw() error {
+	if s.terminal == nil || !s.opt.Interactive || s.opt.In == nil || !term.IsTerminal(int(s.opt.In.Fd())) {
+		return nil
+	}
+	state, err := term.MakeRaw(int(s.opt.In.Fd()))
+	if err != nil {
+		return os.NewSyscallError("set the terminal to raw mode", err)
+	}
+	t := s.terminal
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.user == nil {
+		// The first one: a later call, after the shell took the terminal
+		// back, must not take raw for what the user had.
+		t.user = state
+	}
+	return nil
+}
+
+// Restore gives the user's terminal its mode back. Call it before anything is
+// printed; it may be called at any time, and more than once.
+func (s *Streams) Restore() {
+	if s.terminal == nil {
+		return
+	}
+	t := s.terminal
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.user != nil {
+		_ = term.Restore(int(s.opt.In.Fd()), t.user)
+		t.user = nil
+	}
+}
+
+// HangUp closes the terminal: the guest reads end of file from it, as when a
+// modem loses its line.
+func (s *Streams) HangUp() {
+	if s.terminal != nil {
+		s.terminal.primary.Close()
+	}
+}
+
+// startTerminal begins to copy to and from the pseudo-terminal.
+func (s *Streams) startTerminal() {
+	if s.opt.Interactive {
+		go func() {
+			defer s.restoreOnPanic()
+			s.copyKeys()
+		}()
+	}
+	s.outputs.Go(func() {
+		defer s.restoreOnPanic()
+		s.copyOut(s.opt.Out, s.terminal.primary, "terminal")
+	})
+}
+
+// restoreOnPanic keeps a bug of ours from leaving the user a raw terminal.
+func (s *Streams) restoreOnPanic() {
+	if r := recover(); r != nil {
+		s.Restore()
+		panic(r)
+	}
+}
+
+// copyKeys copies what the user types.
+func (s *Streams) copyKeys() {
+	keys := keyMatcher{keys: s.opt.DetachKeys}
+	buf := make([]byte, copyBufferBytes)
+	for {
+		n, err := s.opt.In.Read(buf)
+		out, found := keys.feed(buf[:n])
+		if err != nil {
+			out = append(out, keys.rest()...)
+		}
+		if !s.typeKeys(out) {
+			return
+		}
+		if found {
+			close(s.detached)
+			keys.keys = nil
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// typeKeys writes input to the guest's terminal and reports the characters
+// that the line discipline turns into signals.
+func (s *Streams) typeKeys(in []byte) bool {
+	for len(in) > 0 {
+		n, sig := s.terminal.nextSignal(in)
+		if _, err := s.terminal.primary.Write(in[:n]); err != nil {
+			return false
+		}
+		if sig != 0 && s.opt.Signal != nil {
+			s.opt.Signal(sig)
+		}
+		in = in[n:]
+	}
+	return true
+}
+
+// nextSignal returns how much of in comes before, and includes, the first
+// character that means a signal in the terminal's present mode, and which
+// signal. Without one it is all of in.
+func (t *terminal) nextSignal(in []byte) (int, syscall.Signal) {
+	var mode *unix.Termios
+	conn, err := t.primary.SyscallConn()
+	if err == nil {
+		cerr := conn.Control(func(fd uintptr) { mode, err = unix.IoctlGetTermios(int(fd), unix.TCGETS) })
+		err = errors.Join(err, cerr)
+	}
+	if err != nil {
+		return len(in), 0
+	}
+	for i, b := range in {
+		if t.literal {
+			t.literal = false
+			continue
+		}
+		if mode.Lflag&unix.ISIG != 0 && b != disabledChar {
+			switch b {
+			case mode.Cc[unix.VINTR]:
+				return i + 1, syscall.SIGINT
+			case mode.Cc[unix.VQUIT]:
+				return i + 1, syscall.SIGQUIT
+			case mode.Cc[unix.VSUSP]:
+				return i + 1, syscall.SIGTSTP
+			}
+		}
+		const quoting = unix.ICANON | unix.IEXTEN
+		if mode.Lflag&quoting == quoting && b != disabledChar && b == mode.Cc[unix.VLNEXT] {
+			t.literal = true
+		}
+	}
+	return len(in), 0
+}
+
+// disabledChar is _POSIX_VDISABLE: a special character that is none.
+const disabledChar = 0

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// What is known of a container, and the states it may go through.
+
+package state
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"z.gfire.dev/gvx/oci/convert"
+	"z.gfire.dev/gvx/runtime/api"
+	"z.gfire.dev/gvx/runtime/control"
+)
+
+// RecordVersion is the version of record.json that this package writes and
+// reads.
+const RecordVersion = 1
+
+// Record is one container.
+type Record struct {
+	// Version is RecordVersion.
+	Version int `json:"version"`
+	// ID is 64 hexadecimal digits, Name unique among a user's containers.
+	ID    string    `json:"id"`
+	Name  string    `json:"name"`
+	State api.State `json:"state"`
+
+	CreatedAt  time.Time `json:"createdAt"`
+	StartedAt  time.Time `json:"startedAt,omitzero"`
+	FinishedAt time.Time `json:"finishedAt,omitzero"`
+
+	// Launcher answers for the container, Sandbox is its sandbox process.
+	Launcher ProcessID `json:"launcher"`
+	Sandbox  ProcessID `json:"sandbox,omitzero"`
+
+	// Exit is how it ended; nil before, and when it never ran.
+	Exit *api.ExitStatus `json:"exit,omitempty"`
+	// Error says why it could not start, or how it was lost.
+	Error string `json:"error,omitempty"`
+
+	// Image is the reference that the user gave, ImageID what it meant.
+	Image   string `json:"image"`
+	ImageID string `json:"imageID,omitempty"`
+	// Options are what the user asked for, Process what became of it.
+	Options    convert.Options `json:"options"`
+	Process    api.Process     `json:"process,omitzero"`
+	Hostname   string          `json:"hostname,omitempty"`
+	StopSignal int             `json:"stopSignal,omitempty"`
+	AutoRemove bool            `json:"autoRemove,omitempty"`
+
+	// Phases and Layers are the sandbox's boot report: when it reached what,
+	// and which isolation layers hold.
+	Phases []control.Phase `json:"phases,omitempty"`
+	Layers []string        `json:"layers,omitempty"`
+}
+
+// ProcessID names a process for good: numbers are used again.
+type ProcessID struct {
+	PID int `json:"pid"`
+	// StartTicks is the process' start time in clock ticks since boot.
+	StartTicks uint64 `json:"startTicks"`
+}
+
+// ShortID is the part of the id that people are shown.
+func (r *Record) ShortID() string { return r.ID[:min(len(r.ID), shortIDDigits)] }
+
+// shortIDDigits is docker's length of a short id.
+const shortIDDigits = 12
+
+// TransitionError says that a container cannot go from one state to another.
+type TransitionError struct {
+	ID       string
+	From, To api.State
+}
+
+// Error implements error.
+func (e *TransitionError) Error() string {
+	return fmt.Sprintf("container %s is %s and cannot become %s", e.ID, e.From, e.To)
+}
+
+// next lists the states that may follow each state.
+var next = map[api.State][]api.State{
+	api.StateCreating: {api.StateCreated, api.StateRunning, api.StateStopped},
+	api.StateCreated:  {api.StateRunning, api.StateStopped},
+	api.StateRunning:  {api.StateStopped},
+	api.StateStopped:  {},
+}
+
+// SetState moves the record to another state, or returns a [TransitionError]
+// inside an [api.Error] of KindState.
+func (r *Record) SetState(to api.State) error {
+	if !slices.Contains(next[r.State], to) {
+		return api.Errorf(api.KindState, "%w", &TransitionError{ID: r.ShortID(), From: r.State, To: to})
+	}
+	r.State = to
+	return nil
+}
+
+// check refuses a record that no program of ours could have written.
+func (r *Record) check(id string) error {
+	_, known := next[r.State]
+	switch {
+	case r.Version > RecordVersion:
+		return api.Errorf(api.KindUnsupported, "container %s: its record has version %d, this program knows %d: a newer rungv wrote it", id, r.Version, RecordVersion)
+	case r.Version < 1 || r.ID != id || !known || checkName(r.Name) != nil:
+		return api.Errorf(api.KindInternal, "container %s: its record is damaged: remove it with rungv rm -f", id)
+	}
+	return nil
+}

@@ -1,0 +1,403 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// The store: entering, finding and removing containers.
+
+package state
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sort"
+	"strings"
+	"time"
+
+	"z.gfire.dev/gvx/runtime/api"
+)
+
+// The entries of the root directory and of a container's.
+const (
+	fileLock      = "lock"
+	dirContainers = "containers"
+	dirNames      = "names"
+	fileRecord    = "record.json"
+	fileTemp      = "record.tmp"
+)
+
+// maxRecordBytes bounds a record: options and process of the largest spec.
+const maxRecordBytes = 2 * api.MaxSpecBytes
+
+// maxNameAttempts bounds the search for a free random name.
+const maxNameAttempts = 8
+
+// Store is a root directory with containers. Its methods may be called
+// concurrently, by any number of processes.
+type Store struct {
+	root string
+}
+
+// Open opens the store below root, an absolute directory, and makes it if it
+// does not exist. The directory has to be this user's own: whoever can write
+// it can make a container's control socket point to a program of his.
+func Open(root string) (*Store, error) {
+	if !filepath.IsAbs(root) {
+		return nil, api.Errorf(api.KindInvalid, "open container store: %q is not an absolute path", root)
+	}
+	s := &Store{root: filepath.Clean(root)}
+	for _, dir := range []string{s.root, s.path(dirContainers), s.path(dirNames)} {
+		if _, err := os.Lstat(dir); err == nil {
+			continue
+		}
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, wrapHost(err, "open container store: %w: choose another --root", err)
+		}
+	}
+	if err := checkOwner(s.root); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// Root is the store's directory.
+func (s *Store) Root() string { return s.root }
+
+// Dir is the directory of a container, for its control socket.
+func (s *Store) Dir(id string) string { return s.path(dirContainers, id) }
+
+func (s *Store) path(elem ...string) string {
+	return filepath.Join(append([]string{s.root}, elem...)...)
+}
+
+// Create enters a container in state creating and locks it. An empty name gets
+// a random one; a name in use is an error of KindExists. The fields ID, Name,
+// State, Launcher and CreatedAt are the store's to set.
+func (s *Store) Create(r Record, name string) (*Handle, error) {
+	if name != "" {
+		if err := checkName(name); err != nil {
+			return nil, err
+		}
+	}
+	unlock, err := s.lock()
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+
+	r.Version, r.ID, r.State, r.CreatedAt = RecordVersion, NewID(), api.StateCreating, time.Now()
+	r.Launcher = self()
+	if r.Name, err = s.claimName(name, r.ID); err != nil {
+		return nil, err
+	}
+	h, err := s.enter(r)
+	if err != nil {
+		os.Remove(s.path(dirNames, r.Name))
+		os.RemoveAll(s.Dir(r.ID))
+		return nil, err
+	}
+	return h, nil
+}
+
+// enter makes the container's directory, lock and record.
+func (s *Store) enter(r Record) (*Handle, error) {
+	dir := s.Dir(r.ID)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return nil, wrapHost(err, "create container %s: %w", r.ShortID(), err)
+	}
+	lock, ok, err := tryLock(filepath.Join(dir, fileLock))
+	if err != nil || !ok {
+		return nil, wrapHost(err, "create container %s: lock it: %w", r.ShortID(), err)
+	}
+	h := &Handle{store: s, record: r, lock: lock}
+	if err := h.write(); err != nil {
+		lock.Close()
+		return nil, err
+	}
+	return h, nil
+}
+
+// claimName enters a name for id. A name is a symbolic link to its container's
+// directory: made in one step, never half written.
+//
+// Preconditions: the store is locked.
+func (s *Store) claimName(name, id string) (string, error) {
+	if name != "" {
+		return name, s.linkName(name, id)
+	}
+	var err error
+	for attempt := range maxNameAttempts {
+		name = randomName(attempt)
+		if err = s.linkName(name, id); err == nil || api.KindOf(err) != api.KindExists {
+			return name, err
+		}
+	}
+	return "", fmt.Errorf("invent a container name: %w", err)
+}
+
+func (s *Store) linkName(name, id string) error {
+	path := s.path(dirNames, name)
+	target := filepath.Join("..", dirContainers, id)
+	err := os.Symlink(target, path)
+	if errors.Is(err, fs.ErrExist) {
+		owner, gone := s.nameOwner(name)
+		if !gone {
+			return api.Errorf(api.KindExists, "Conflict. The container name %q is already in use by container %q. You have to remove (or rename) that container to be able to reuse that name.", "/"+name, owner)
+		}
+		// A crash came between a container's removal and its name's.
+		if err = os.Remove(path); err == nil {
+			err = os.Symlink(target, path)
+		}
+	}
+	if err != nil {
+		return wrapHost(err, "enter the container name %q: %w", name, err)
+	}
+	return nil
+}
+
+// nameOwner returns the container that a name stands for, and whether it is
+// gone.
+func (s *Store) nameOwner(name string) (id string, gone bool) {
+	target, err := os.Readlink(s.path(dirNames, name))
+	if err != nil {
+		return "", errors.Is(err, fs.ErrNotExist)
+	}
+	id = filepath.Base(target)
+	if !validID.MatchString(id) {
+		return "", true
+	}
+	_, err = os.Lstat(filepath.Join(s.Dir(id), fileRecord))
+	return id, errors.Is(err, fs.ErrNotExist)
+}
+
+// Resolve returns the id that a full id, a name, or the beginning of an id
+// stands for, in docker's order.
+func (s *Store) Resolve(ref string) (string, error) {
+	if validID.MatchString(ref) {
+		if _, err := os.Lstat(s.Dir(ref)); err == nil {
+			return ref, nil
+		}
+	}
+	if checkName(ref) == nil {
+		if id, gone := s.nameOwner(ref); !gone && id != "" {
+			return id, nil
+		}
+	}
+	var found []string
+	if ref != "" && strings.Trim(ref, "0123456789abcdef") == "" {
+		ids, err := s.ids()
+		if err != nil {
+			return "", err
+		}
+		for _, id := range ids {
+			if strings.HasPrefix(id, ref) {
+				found = append(found, id)
+			}
+		}
+	}
+	switch len(found) {
+	case 0:
+		return "", api.Errorf(api.KindNotFound, "No such container: %s", ref)
+	case 1:
+		return found[0], nil
+	}
+	return "", api.Errorf(api.KindInvalid, "multiple containers begin with %q: give more digits", ref)
+}
+
+// Get returns the record of a container, as it is now: see [Store.List].
+func (s *Store) Get(ref string) (*Record, error) {
+	id, err := s.Resolve(ref)
+	if err != nil {
+		return nil, err
+	}
+	return s.read(id)
+}
+
+// List returns all records, the newest first. A container whose launcher has
+// died reads as stopped. Records that cannot be read are left out and reported
+// in the error, beside the others.
+func (s *Store) List() ([]*Record, error) {
+	ids, err := s.ids()
+	if err != nil {
+		return nil, err
+	}
+	var records []*Record
+	var problems []error
+	for _, id := range ids {
+		r, err := s.read(id)
+		switch {
+		case err == nil:
+			records = append(records, r)
+		case api.KindOf(err) == api.KindNotFound:
+			// Removed meanwhile, or a create that was cut short: sweep.
+			s.sweep(id)
+		default:
+			problems = append(problems, err)
+		}
+	}
+	sort.SliceStable(records, func(i, j int) bool { return records[i].CreatedAt.After(records[j].CreatedAt) })
+	return records, errors.Join(problems...)
+}
+
+func (s *Store) ids() ([]string, error) {
+	entries, err := os.ReadDir(s.path(dirContainers))
+	if err != nil {
+		return nil, wrapHost(err, "list containers: %w", err)
+	}
+	ids := make([]string, 0, len(entries))
+	for _, e := range entries {
+		if validID.MatchString(e.Name()) {
+			ids = append(ids, e.Name())
+		}
+	}
+	return ids, nil
+}
+
+// read returns a record, corrected by what its lock says.
+func (s *Store) read(id string) (*Record, error) {
+	// The lock first: a launcher that ends between the two steps has written
+	// its last word before it let go.
+	alive, err := isLocked(filepath.Join(s.Dir(id), fileLock))
+	if err != nil {
+		return nil, wrapHost(err, "container %s: ask for its lock: %w", id, err)
+	}
+	f, err := os.Open(filepath.Join(s.Dir(id), fileRecord))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, api.Errorf(api.KindNotFound, "No such container: %s", id)
+	}
+	if err != nil {
+		return nil, wrapHost(err, "container %s: %w", id, err)
+	}
+	defer f.Close()
+	doc, err := io.ReadAll(io.LimitReader(f, maxRecordBytes+1))
+	if err != nil {
+		return nil, wrapHost(err, "container %s: read its record: %w", id, err)
+	}
+	r := new(Record)
+	if len(doc) > maxRecordBytes {
+		return nil, api.Errorf(api.KindInternal, "container %s: its record is longer than %d bytes: remove it with rungv rm -f", id, maxRecordBytes)
+	}
+	if err := json.Unmarshal(doc, r); err != nil {
+		return nil, api.Errorf(api.KindInternal, "container %s: its record is damaged: remove it with rungv rm -f: %w", id, err)
+	}
+	if err := r.check(id); err != nil {
+		return nil, err
+	}
+	if !alive && r.State != api.StateStopped {
+		r.lost()
+	}
+	return r, nil
+}
+
+// launcherDied is the error of a container whose launcher was killed.
+const launcherDied = "launcher died: the sandbox ended with it"
+
+// lostExitCode is SIGKILL's: what the sandbox process got.
+const lostExitCode = 137
+
+// lost corrects the record of a container that nobody answers for any more.
+// The sandbox dies with its launcher, so it has stopped.
+func (r *Record) lost() {
+	if r.State == api.StateRunning {
+		r.Exit = &api.ExitStatus{Code: lostExitCode, Signal: 9}
+	}
+	r.State = api.StateStopped
+	r.Error = launcherDied
+}
+
+// Remove removes a container that has stopped. A container that runs is an
+// error of KindState: end it first. With damaged set, a record that cannot be
+// read is no obstacle.
+func (s *Store) Remove(ref string, damaged bool) error {
+	id, err := s.Resolve(ref)
+	if err != nil {
+		return err
+	}
+	unlock, err := s.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	lock, ok, err := tryLock(filepath.Join(s.Dir(id), fileLock))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return api.Errorf(api.KindNotFound, "No such container: %s", ref)
+	case err != nil:
+		return wrapHost(err, "remove container %s: %w", ref, err)
+	case !ok:
+		return api.Errorf(api.KindState, "cannot remove container %q: container is running: stop the container before removing or force remove", ref)
+	}
+	defer lock.Close()
+	r, err := s.read(id)
+	if err != nil && !damaged && api.KindOf(err) != api.KindNotFound {
+		return err
+	}
+	name := ""
+	if err == nil {
+		name = r.Name
+	}
+	return s.erase(id, name)
+}
+
+// erase removes a container's files, the record first: without it the rest is
+// debris, which sweep and linkName recognise.
+//
+// Preconditions: the store and the container are locked.
+func (s *Store) erase(id, name string) error {
+	err := os.Remove(filepath.Join(s.Dir(id), fileRecord))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return wrapHost(err, "remove container %s: %w", id, err)
+	}
+	if name != "" {
+		if owner, _ := s.nameOwner(name); owner == id {
+			os.Remove(s.path(dirNames, name))
+		}
+	}
+	if err := os.RemoveAll(s.Dir(id)); err != nil {
+		return wrapHost(err, "remove container %s: %w", id, err)
+	}
+	return nil
+}
+
+// sweep removes a container's directory that has no record and no owner.
+func (s *Store) sweep(id string) {
+	unlock, err := s.lock()
+	if err != nil {
+		return
+	}
+	defer unlock()
+	lock, ok, err := tryLock(filepath.Join(s.Dir(id), fileLock))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) || err == nil && !ok {
+		return
+	}
+	if lock != nil {
+		defer lock.Close()
+	}
+	if _, err := os.Lstat(filepath.Join(s.Dir(id), fileRecord)); errors.Is(err, fs.ErrNotExist) {
+		_ = s.erase(id, "")
+	}
+}
+
+// lock takes the store's lock.
+func (s *Store) lock() (unlock func(), err error) {
+	f, err := waitLock(s.path(fileLock))
+	if err != nil {
+		return nil, wrapHost(err, "lock the container store %s: %w", s.root, err)
+	}
+	return func() { f.Close() }, nil
+}
+
+// wrapHost gives an error of the host its kind.
+func wrapHost(cause error, format string, args ...any) error {
+	kind := api.KindInternal
+	switch {
+	case cause == nil:
+	case errors.Is(cause, fs.ErrPermission):
+		kind = api.KindPermission
+	case isNoSpace(cause):
+		kind = api.KindNoSpace
+	}
+	return api.Errorf(kind, format, args...)
+}
