@@ -26,7 +26,7 @@ func (sb *sandbox) compileFilter() <-chan filterResult {
 		if fd := sb.spec.ListenFD; fd != api.NoFD {
 			listen = int(fd)
 		}
-		p, err := lockdown.Filter(lockdown.FilterOptions{ListenFD: listen})
+		p, err := makeFilter(lockdown.FilterOptions{ListenFD: listen})
 		ch <- filterResult{p, err}
 	}()
 	return ch
@@ -44,6 +44,7 @@ func (sb *sandbox) lockdown(filter <-chan filterResult) error {
 	if err != nil {
 		return fmt.Errorf("lock down the sandbox process: %w", err)
 	}
+	attackHost()
 	sb.layers = append(layers, outerLayers(&sb.spec.Lockdown)...)
 	sb.timeline.reached("locked down")
 	return nil

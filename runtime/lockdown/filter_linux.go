@@ -68,19 +68,9 @@ type patch struct {
 // It must be called in the process that installs the program, after its last
 // change of priority or pid namespace.
 func Filter(o FilterOptions) ([]bpf.Instruction, error) {
-	// The raw call returns 20 minus the nice value; systrap gives its stubs
-	// one more than that, and computes it the same way.
-	raw, err := unix.Getpriority(unix.PRIO_PROCESS, 0)
+	values, err := o.values()
 	if err != nil {
-		return nil, fmt.Errorf("prepare seccomp filter: get priority: %w", err)
-	}
-	values := [...]uint64{
-		selfPID:        uint64(os.Getpid()),
-		listenFD:       ^uint64(0), // no descriptor has this number
-		threadPriority: uint64(int64(20 - raw + 1)),
-	}
-	if o.ListenFD >= 0 {
-		values[listenFD] = uint64(o.ListenFD)
+		return nil, err
 	}
 	insns := make([]bpf.Instruction, len(program))
 	for i, ins := range program {
@@ -93,14 +83,42 @@ func Filter(o FilterOptions) ([]bpf.Instruction, error) {
 		}
 		insns[p.index].K = uint32(v)
 	}
-	if o.Action != Kill {
-		for i := range insns {
-			if insns[i].OpCode == bpf.Ret|bpf.K && insns[i].K == uint32(linux.SECCOMP_RET_KILL_PROCESS) {
-				insns[i].K = uint32(o.Action)
-			}
+	o.act(insns)
+	return insns, nil
+}
+
+// variableValues holds a value for each variable.
+type variableValues [threadPriority + 1]uint64
+
+// values returns the variables' values in this process.
+func (o *FilterOptions) values() (variableValues, error) {
+	// The raw call returns 20 minus the nice value; systrap gives its stubs
+	// one more than that, and computes it the same way.
+	raw, err := unix.Getpriority(unix.PRIO_PROCESS, 0)
+	if err != nil {
+		return variableValues{}, fmt.Errorf("prepare seccomp filter: get priority: %w", err)
+	}
+	v := variableValues{
+		selfPID:        uint64(os.Getpid()),
+		listenFD:       ^uint64(0), // no descriptor has this number
+		threadPriority: uint64(int64(20 - raw + 1)),
+	}
+	if o.ListenFD >= 0 {
+		v[listenFD] = uint64(o.ListenFD)
+	}
+	return v, nil
+}
+
+// act puts the action in place of the kernel's.
+func (o *FilterOptions) act(insns []bpf.Instruction) {
+	if o.Action == Kill {
+		return
+	}
+	for i := range insns {
+		if insns[i].OpCode == bpf.Ret|bpf.K && insns[i].K == uint32(linux.SECCOMP_RET_KILL_PROCESS) {
+			insns[i].K = uint32(o.Action)
 		}
 	}
-	return insns, nil
 }
 
 // Install puts a program into force on every thread of the process, for good,

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build compromised
+
+package boot
+
+import "z.gfire.dev/gvx/runtime/lockdown/compromised"
+
+// makeFilter and attackHost are those of a Sentry that has been taken over:
+// see package compromised.
+var (
+	makeFilter = compromised.Filter
+	attackHost = compromised.Run
+)
