@@ -28,6 +28,7 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/fsimpl/overlay"
 	"gvisor.dev/gvisor/pkg/sentry/fsimpl/tmpfs"
 	"gvisor.dev/gvisor/pkg/sentry/kernel/auth"
+	"gvisor.dev/gvisor/pkg/sentry/ktime"
 	"gvisor.dev/gvisor/pkg/sentry/limits"
 	"gvisor.dev/gvisor/pkg/sentry/pgalloc"
 	"gvisor.dev/gvisor/pkg/sentry/uniqueid"
@@ -93,6 +94,7 @@ func (w *world) context(creds *auth.Credentials) context.Context {
 		limits.CtxLimits:      limits.NewLimitSet(),
 
 		uniqueid.CtxGlobalUniqueID: nextID.Add(1),
+		ktime.CtxRealtimeClock:     &ktime.SyntheticClock{},
 	})
 }
 
@@ -194,7 +196,7 @@ func (w *world) readFile(path string) (string, error) {
 
 func readAll(ctx context.Context, fd *vfs.FileDescription) (string, error) {
 	var sb strings.Builder
-	st, err := fd.Stat(ctx, vfs.StatOptions{})
+	st, err := fd.Stat(ctx, vfs.StatOptions{Mask: linux.STATX_SIZE})
 	if err != nil {
 		return "", err
 	}
