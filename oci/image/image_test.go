@@ -59,6 +59,11 @@ func testLayer(t testing.TB, raw []byte, c compression.Compression, mediaType ty
 
 // testImage makes an image of three layers: gzip, zstd, and a second gzip.
 func testImage(t testing.TB, arch string) v1.Image {
+	return testImageOf(t, arch, compression.ZStd, types.OCILayerZStd)
+}
+
+// testImageOf makes such an image with another second layer.
+func testImageOf(t testing.TB, arch string, second compression.Compression, secondType types.MediaType) v1.Image {
 	t.Helper()
 	img, err := mutate.ConfigFile(mutate.MediaType(mutate.ConfigMediaType(empty.Image, types.OCIConfigJSON), types.OCIManifestSchema1), &v1.ConfigFile{
 		OS: "linux", Architecture: arch,
@@ -70,7 +75,7 @@ func testImage(t testing.TB, arch string) v1.Image {
 	}
 	img, err = mutate.AppendLayers(img,
 		testLayer(t, tarOf(t, map[string]string{"a": strings.Repeat("first ", 1000)}), compression.GZip, types.OCILayer),
-		testLayer(t, tarOf(t, map[string]string{"b": strings.Repeat("second ", 100_000)}), compression.ZStd, types.OCILayerZStd),
+		testLayer(t, tarOf(t, map[string]string{"b": strings.Repeat("second ", 100_000)}), second, secondType),
 		testLayer(t, tarOf(t, map[string]string{"c": arch}), compression.GZip, types.OCILayer))
 	if err != nil {
 		t.Fatal(err)
