@@ -22,6 +22,7 @@ const (
 	EPERM        Errno = 1
 	ENOENT       Errno = 2
 	EIO          Errno = 5
+	ENXIO        Errno = 6
 	E2BIG        Errno = 7
 	EBADF        Errno = 9
 	EAGAIN       Errno = 11
@@ -51,6 +52,7 @@ var text = map[Errno]string{
 	EPERM:        "operation not permitted",
 	ENOENT:       "no such file or directory",
 	EIO:          "input/output error",
+	ENXIO:        "no such device or address",
 	E2BIG:        "argument list too long",
 	EBADF:        "bad file descriptor",
 	EAGAIN:       "resource temporarily unavailable",

@@ -26,6 +26,9 @@ func DXRoot(block []byte) DX { return DX{block, dxRootStart} }
 // DXNode is an index node.
 func DXNode(block []byte) DX { return DX{block, dxNodeStart} }
 
+// IsRoot tells whether the node is a root.
+func (n DX) IsRoot() bool { return n.start == dxRootStart }
+
 // Limit is the number of entries that fit.
 func (n DX) Limit() int { return int(le.Uint16(n.P[n.start:])) }
 

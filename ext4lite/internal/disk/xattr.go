@@ -61,6 +61,15 @@ func DecodeXattrBlock(block []byte, number uint64, ino uint32, g *Geometry) (lis
 	return list, refs, err
 }
 
+// ParseXattrBlock reads the list of a block that is cached: its checksum is
+// stale while it is being changed.
+func ParseXattrBlock(block []byte, ino uint32) ([]Xattr, error) {
+	if le.Uint32(block) != XattrMagic || le.Uint32(block[4:]) == 0 {
+		return nil, Corrupt("attribute block of inode "+utoa(ino), "no magic")
+	}
+	return decodeXattrs(block[xattrBlockHeader:], -xattrBlockHeader, ino)
+}
+
 // decodeXattrs reads entries from the start of area. Value offsets count from
 // the first entry in inodes and from the block's start in blocks; bias is what
 // turns one into an index into area.
