@@ -32,9 +32,7 @@ customize() { :; }
 # shellcheck source=recipes/demo.sh
 . "$here/recipes/$recipe.sh"
 
-if ! command -v mmdebstrap >/dev/null; then
-	"$here/../../.ci/apt" mmdebstrap
-fi
+"$here/../../.ci/apt" mmdebstrap xz-utils
 
 work=$(mktemp -d "$(dirname "$out")/.$(basename "$out").XXXXXX")
 trap 'rm -rf "$work"' EXIT

@@ -40,7 +40,8 @@ type Home struct {
 	// Env is the whole environment of Command.
 	Env []string
 
-	images sync.Map // name of a test bed image -> *sync.Once
+	mu       sync.Mutex
+	imported map[string]bool // test bed images that are in the store
 }
 
 // NewHome makes a home below /var/tmp (TMPDIR if set): a tmpfs would hide what
@@ -201,14 +202,20 @@ func RunBy(t testing.TB, cmd *exec.Cmd, stdin io.Reader, start func() error) Res
 // returns the name it has there.
 func (h *Home) Image(t testing.TB, name string) string {
 	t.Helper()
-	once, _ := h.images.LoadOrStore(name, new(sync.Once))
-	once.(*sync.Once).Do(func() {
-		layout := h.Layout(t, name)
-		result := h.Rungv(t, nil, "image", "import", "--progress", "none", "oci:"+layout+":latest", name)
-		if result.Code != 0 {
-			t.Fatalf("import image %s: %v", name, result)
-		}
-	})
+	layout := h.Layout(t, name)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.imported[name] {
+		return name
+	}
+	result := h.Rungv(t, nil, "image", "import", "--progress", "none", "oci:"+layout+":latest", name)
+	if result.Code != 0 {
+		t.Fatalf("import image %s: %v", name, result)
+	}
+	if h.imported == nil {
+		h.imported = make(map[string]bool)
+	}
+	h.imported[name] = true
 	return name
 }
 

@@ -8,13 +8,22 @@
 PACKAGES='python3 python3-distutils python3-lib2to3 python3.11-venv libpython3.11-testsuite netbase tzdata media-types ca-certificates openssl procps iproute2 locales'
 # No compression: this image is rebuilt and converted often, and never shipped.
 CONFIG=(-compress none -cmd python3 -env LANG=C.UTF-8)
-
 # locale-gen reads /usr/share/locale/locale.alias.
 EXCLUDE=(/usr/share/man /usr/share/doc /usr/share/info)
 
-# test_locale and test__locale want real locales, not only C.UTF-8.
 customize() {
+	# test_locale and test__locale want real locales, not only C.UTF-8.
 	echo 'en_US.UTF-8 UTF-8' > "$root/etc/locale.gen"
 	chroot "$root" locale-gen >/dev/null
+	# Debian's package of the suite leaves sqlite3's tests out: they are in
+	# the source package, which apt checks like any other.
+	sed 's/^deb /deb-src /' "$root/etc/apt/sources.list" > "$root/etc/apt/sources.list.d/source.list"
+	chroot "$root" apt-get -qq update
+	mkdir "$root/source" && chmod 777 "$root/source"
+	chroot "$root" sh -ec 'cd /source && apt-get -qq source --download-only python3.11'
+	tar -C "$root/usr/lib/python3.11/test" -xJf "$root"/source/python3.11_*.orig.tar.xz \
+		--strip-components=3 --wildcards '*/Lib/test/test_sqlite3'
+	rm -r "$root/source" "$root/etc/apt/sources.list.d/source.list"
+	test -e "$root/usr/lib/python3.11/test/test_sqlite3/__init__.py"
 	chroot "$root" useradd --create-home --uid 1000 tester
 }
