@@ -102,19 +102,7 @@ func TestExtentsOfWrittenFiles(t *testing.T) {
 		t.Errorf("summary %+v", s)
 	}
 	im := openFile(t, path)
-	root, _ := im.Inode(im.Root())
-	get := func(name string) *Inode {
-		nid, typ, err := im.Lookup(&root, name)
-		if err != nil || typ != TypeRegular {
-			t.Fatal(typ, err)
-		}
-		ino, err := im.Inode(nid)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return &ino
-	}
-	plain, holes := get("plain"), get("holes")
+	plain, holes := resolve(t, im, "plain"), resolve(t, im, "holes")
 	for _, c := range []struct {
 		ino  *Inode
 		off  int64

@@ -252,13 +252,6 @@ func sourceTree(t *testing.T) string {
 	return dir
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func TestReadsWhatMkfsWrites(t *testing.T) {
 	needTool(t, "mkfs.erofs")
 	src := sourceTree(t)
@@ -267,7 +260,7 @@ func TestReadsWhatMkfsWrites(t *testing.T) {
 		{"-T1000"},
 		{"-x1"},
 		{"-x-1"},
-		{"-Eforce-inode-compact"},
+		{"-Eforce-inode-compact", "-T1", "--all-root"},
 		{"-Eforce-inode-extended", "-x1"},
 		{"-Enoinline_data"},
 		{"--chunksize=4096"},
@@ -332,7 +325,7 @@ func TestRefusesByName(t *testing.T) {
 		{"compression", []string{"-zlz4hc", "-C65536"}},
 		{"compression", []string{"-zlz4", "-Efragments"}},
 		{"metabox", []string{"-m4096"}},
-		{"metabox", []string{"--MZ=1"}},
+		{"metabox", []string{"--MZ"}},
 		{"compression", []string{"-zzstd"}},
 		{"device", []string{"--blobdev=" + blob, "--chunksize=4096"}},
 	} {

@@ -127,6 +127,27 @@ func needTool(t testing.TB, name string) {
 	need(t, err == nil, name)
 }
 
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// resolve returns the inode at a path.
+func resolve(t testing.TB, im *Image, path string) *Inode {
+	t.Helper()
+	ino, err := im.Inode(im.Root())
+	must(t, err)
+	for _, name := range strings.FieldsFunc(path, func(r rune) bool { return r == '/' }) {
+		nid, _, err := im.Lookup(&ino, name)
+		must(t, err)
+		ino, err = im.Inode(nid)
+		must(t, err)
+	}
+	return &ino
+}
+
 // inodeReader is an io.ReaderAt of one file.
 type inodeReader struct {
 	im  *Image
