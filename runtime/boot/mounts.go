@@ -26,6 +26,9 @@ import (
 // defaultShmSizeBytes is docker's default size of /dev/shm.
 const defaultShmSizeBytes = 64 << 20
 
+// consolePath is where docker shows a container's terminal too.
+const consolePath = "/dev/console"
+
 // submount is one mount below the root.
 type submount struct {
 	source, fsType, target string
@@ -175,6 +178,29 @@ func (m *mounter) bindFile(hidden *vfs.Mount, base vfs.VirtualDentry, name, targ
 	}
 	fd.DecRef(m.ctx)
 	return m.vfs.ConnectMountAt(m.ctx, m.creds, mnt, m.at(target))
+}
+
+// mountConsole makes the process' terminal, a file of no file system that the
+// guest can see, appear as /dev/console. That is where ttyname(3) finds it,
+// without which tmux, screen and gpg take it for no terminal at all.
+func (m *mounter) mountConsole(terminal *vfs.FileDescription) error {
+	mnt, err := m.vfs.CloneMountAt(terminal.Mount(), terminal.Dentry(), &vfs.MountOptions{})
+	if err != nil {
+		return fmt.Errorf("mount the terminal: %w", err)
+	}
+	defer mnt.DecRef(m.ctx)
+	fd, err := m.vfs.OpenAt(m.ctx, m.creds, m.at(consolePath), &vfs.OpenOptions{
+		Flags: linux.O_RDONLY | linux.O_CREAT | linux.O_NONBLOCK,
+		Mode:  0o620,
+	})
+	if err != nil {
+		return fmt.Errorf("make %s: %w", consolePath, err)
+	}
+	fd.DecRef(m.ctx)
+	if err := m.vfs.ConnectMountAt(m.ctx, m.creds, mnt, m.at(consolePath)); err != nil {
+		return fmt.Errorf("mount the terminal on %s: %w", consolePath, err)
+	}
+	return nil
 }
 
 // makeDirectories makes dir and its parents, mode 0755, where they are missing.

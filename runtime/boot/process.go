@@ -139,6 +139,13 @@ func (sb *sandbox) prepareProcess(m *mounter, c *container) error {
 	if err := sb.importStdio(c, acc); err != nil {
 		return err
 	}
+	if p.Terminal {
+		terminal, _ := c.args.FDTable.Get(0)
+		defer terminal.DecRef(m.ctx)
+		if err := m.mountConsole(terminal); err != nil {
+			return err
+		}
+	}
 	return sb.prepareInit(c)
 }
 
