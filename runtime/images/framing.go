@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Framing: what a layer's tar holds beside file contents (headers, padding,
+// order), kept so that the very same tar can be made again from the converted
+// layer. Its hash is the diff ID that the image's configuration names, so that
+// an image saved here loads anywhere, and we need not keep every layer twice.
+//
+// The format is tar-split's, as in docker's own store: JSON entries, gzipped.
+// It cannot express some tars that nevertheless convert: contents that a later
+// entry of the same layer replaces, sparse members, paths through symlinks.
+// For those, which are rare, the tar itself is kept, compressed with zstd.
+
+package images
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"strings"
+
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+	"github.com/vbatts/tar-split/tar/asm"
+	"github.com/vbatts/tar-split/tar/storage"
+
+	"z.gfire.dev/gvx/runtime/api"
+)
+
+// The framings of a layer record, and the files of a layer.
+const (
+	framingSplit = "tar-split"
+	framingTar   = "tar"
+
+	extLayer  = ".erofs"
+	extRecord = ".json"
+	extSplit  = ".tar-split.gz"
+	extTar    = ".tar.zst"
+)
+
+// maxEntryBytes bounds one JSON entry of a framing file. tar-split's longest
+// are a mebibyte of padding, in base64, and extended headers of that size.
+const maxEntryBytes = 8 << 20
+
+// errNoFraming says that the framing cannot express this tar.
+var errNoFraming = errors.New("tar cannot be made again from its contents")
+
+// framer writes the framing of the tar that is read through it.
+type framer struct {
+	src  io.Reader
+	side *io.PipeWriter
+	done chan error
+	pack *packer
+	read int64
+}
+
+// newFramer returns a reader of src's bytes which records their framing in w.
+// The caller reads to the end and then calls finish, or gives up with abort.
+func newFramer(src io.Reader, w io.Writer) *framer {
+	pr, pw := io.Pipe()
+	f := &framer{src: src, side: pw, done: make(chan error, 1), pack: newPacker(w)}
+	go func() { f.done <- f.split(pr) }()
+	return f
+}
+
+// split is the second reader. It works beside the conversion, not before it,
+// so that what it cannot parse does not fail what the conversion can.
+func (f *framer) split(pr *io.PipeReader) error {
+	// Whatever happens, the main path must be able to go on writing.
+	defer io.Copy(io.Discard, pr)
+	r, done, err := asm.NewInputTarStreamWithDone(pr, f.pack, nil)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(io.Discard, r)
+	r.Close()
+	return errors.Join(err, <-done)
+}
+
+// Read implements io.Reader.
+func (f *framer) Read(p []byte) (int, error) {
+	n, err := f.src.Read(p)
+	if n > 0 {
+		f.read += int64(n)
+		if _, werr := f.side.Write(p[:n]); werr != nil {
+			return n, fmt.Errorf("record framing: %w", werr)
+		}
+	}
+	return n, err
+}
+
+// abort ends the second reader.
+func (f *framer) abort() {
+	f.side.CloseWithError(errGaveUp)
+	<-f.done
+}
+
+// finish completes the framing file. It returns errNoFraming, with the reason,
+// when the tar has to be kept instead.
+// Preconditions: the source was read to its end.
+func (f *framer) finish() error {
+	f.side.Close()
+	err := <-f.done
+	switch {
+	case f.pack.writeErr != nil:
+		return f.pack.writeErr
+	case err != nil:
+		return fmt.Errorf("%w: %w", errNoFraming, err)
+	case f.pack.bytes != f.read:
+		return fmt.Errorf("%w: it has sparse members", errNoFraming)
+	}
+	return f.pack.gz.Close()
+}
+
+// errGaveUp is what the second reader sees when the first gave up.
+var errGaveUp = errors.New("layer conversion ended")
+
+// packer writes entries and refuses what unpacking could not find again.
+type packer struct {
+	gz    *gzip.Writer
+	enc   *json.Encoder
+	pos   int
+	bytes int64
+	// contents are the clean paths that had content so far.
+	contents map[string]struct{}
+	writeErr error
+}
+
+func newPacker(w io.Writer) *packer {
+	gz, _ := gzip.NewWriterLevel(w, gzip.BestSpeed) // Fails for unknown levels only.
+	return &packer{gz: gz, enc: json.NewEncoder(gz), contents: map[string]struct{}{}}
+}
+
+// AddEntry implements storage.Packer.
+func (p *packer) AddEntry(e storage.Entry) (int, error) {
+	e.Position = p.pos
+	if e.Type == storage.SegmentType {
+		p.bytes += int64(len(e.Payload))
+	} else {
+		p.bytes += e.Size
+		name := cleanMember(e.GetName())
+		if _, ok := p.contents[name]; ok {
+			return -1, fmt.Errorf("%q is there more than once", name)
+		}
+		if e.Size > 0 {
+			p.contents[name] = struct{}{}
+		}
+	}
+	if err := p.enc.Encode(e); err != nil {
+		p.writeErr = err
+		return -1, err
+	}
+	p.pos++
+	return e.Position, nil
+}
+
+// unpacker reads the entries of a framing file.
+type unpacker struct{ dec *json.Decoder }
+
+// newUnpacker bounds each entry, for the file may be damaged.
+func newUnpacker(r io.Reader) (*unpacker, *gzip.Reader, error) {
+	gz, err := gzip.NewReader(r)
+	if err != nil {
+		return nil, nil, err
+	}
+	return &unpacker{dec: json.NewDecoder(gz)}, gz, nil
+}
+
+// Next implements storage.Unpacker.
+func (u *unpacker) Next() (*storage.Entry, error) {
+	var e storage.Entry
+	if err := u.dec.Decode(&e); err != nil {
+		return nil, err
+	}
+	if e.Type != storage.SegmentType && e.Type != storage.FileType || e.Size < 0 {
+		return nil, fmt.Errorf("entry %d has type %d", e.Position, e.Type)
+	}
+	return &e, nil
+}
+
+// cleanMember is the path below the root that a tar member's name means.
+func cleanMember(name string) string {
+	return strings.TrimPrefix(path.Clean("/"+name), "/")
+}
+
+// layerFiles reads the files of a converted layer, by path below its root,
+// following no symlink.
+type layerFiles interface {
+	// OpenFile fails unless path is a regular file.
+	OpenFile(path string) (r io.ReadCloser, size int64, err error)
+}
+
+// checkFraming makes sure that each content of the framing file is where the
+// unpacker will look for it. It returns errNoFraming if not.
+func checkFraming(split *os.File, files layerFiles) error {
+	if _, err := split.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	u, gz, err := newUnpacker(split)
+	if err != nil {
+		return err
+	}
+	defer gz.Close()
+	for {
+		e, err := u.Next()
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if e.Type != storage.FileType || e.Size == 0 {
+			continue
+		}
+		r, size, err := files.OpenFile(cleanMember(e.GetName()))
+		if err != nil {
+			return fmt.Errorf("%w: %w", errNoFraming, err)
+		}
+		r.Close()
+		if size != e.Size {
+			return fmt.Errorf("%w: %q has %d bytes, not %d", errNoFraming, e.GetName(), size, e.Size)
+		}
+	}
+}
+
+// getter adapts layerFiles to tar-split.
+type getter struct{ files layerFiles }
+
+// Get implements storage.FileGetter.
+func (g getter) Get(name string) (io.ReadCloser, error) {
+	r, _, err := g.files.OpenFile(cleanMember(name))
+	return r, err
+}
+
+// writeTar writes the layer's tar to w, as it was when it came in.
+func (s *Store) writeTar(w io.Writer, h hexDigest, rec *layerRecord) error {
+	if rec.Framing == framingTar {
+		return s.writeKeptTar(w, h)
+	}
+	split, err := os.Open(s.layerFile(h, extSplit))
+	if err != nil {
+		return err
+	}
+	defer split.Close()
+	u, gz, err := newUnpacker(split)
+	if err != nil {
+		return api.Errorf(api.KindImage, "layer %s: framing file: %w", h, err)
+	}
+	defer gz.Close()
+	f, err := openShared(s.layerPath(h))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	files, err := openLayerFiles(f)
+	if err != nil {
+		return fmt.Errorf("layer %s: %w", h, err)
+	}
+	return asm.WriteOutputTarStream(getter{files}, u, w)
+}
+
+func (s *Store) writeKeptTar(w io.Writer, h hexDigest) error {
+	f, err := os.Open(s.layerFile(h, extTar))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	d, err := zstd.NewReader(f)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	_, err = io.Copy(w, d)
+	return err
+}
