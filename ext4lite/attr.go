@@ -82,6 +82,9 @@ func (i *Inode) SetAttr(s SetAttr) error {
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
+	if s.Mode != nil && i.d.Type() == disk.ModeLink { // as Linux has it: nobody looks at a link's mode
+		return fail("change mode of link", i.ino, EOPNOTSUPP)
+	}
 	h, err := i.fs.start(2)
 	if err != nil {
 		return fail("change attributes of", i.ino, err)

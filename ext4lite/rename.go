@@ -47,7 +47,7 @@ type renaming struct {
 	flags            int
 
 	above    map[uint32]bool // ancestors of newDir, itself included
-	aboveOld map[uint32]bool // for an exchange, of oldDir
+	aboveOld map[uint32]bool // and of oldDir
 	old, new entry
 	src, dst *Inode
 	refs     []*Inode // to release once no lock is held
@@ -77,10 +77,8 @@ func (r *renaming) run() error {
 		if r.above, err = fs.ancestors(r.newDir); err != nil {
 			return err
 		}
-		if r.flags&RenameExchange != 0 {
-			if r.aboveOld, err = fs.ancestors(r.oldDir); err != nil {
-				return err
-			}
+		if r.aboveOld, err = fs.ancestors(r.oldDir); err != nil {
+			return err
 		}
 	}
 	r.oldDir.mu.Lock()
@@ -235,7 +233,7 @@ func (r *renaming) check() error {
 		}
 		return nil
 	}
-	if dstDir && (r.dst == r.oldDir || r.dst == r.newDir) {
+	if dstDir && (r.dst == r.oldDir || r.dst == r.newDir || r.aboveOld[r.dst.ino]) {
 		return ENOTEMPTY
 	}
 	switch {

@@ -54,6 +54,12 @@ type dentry struct {
 	name   string
 	// inode is nil if the name is known not to exist.
 	inode *inode
+	// hash is made of all names of the path, so that a shard needs no second
+	// one to find the dentry.
+	hash uint64
+
+	// next has the same hash. The shard's lock protects it.
+	next *dentry
 }
 
 var _ vfs.DentryImpl = (*dentry)(nil)
@@ -121,16 +127,12 @@ type dentryCache struct {
 	shards [dentryShards]dentryShard
 }
 
-type dentryKey struct {
-	parent *dentry
-	name   string
-}
-
 // dentryShard is a part of the cache with its own lock and its own clock.
 type dentryShard struct {
 	mu sync.RWMutex
-	m  map[dentryKey]*dentry
-	// ring has the dentries of m, in the order that hand sweeps them.
+	// m has lists of dentries by hash. A list of two is a rarity.
+	m map[uint64]*dentry
+	// ring has the same dentries, in the order that hand sweeps them.
 	ring []*dentry
 	hand int
 	_    [64]byte // no two locks in one cache line
@@ -139,15 +141,59 @@ type dentryShard struct {
 func (c *dentryCache) init() {
 	c.seed = maphash.MakeSeed()
 	for i := range c.shards {
-		c.shards[i].m = make(map[dentryKey]*dentry)
+		c.shards[i].m = make(map[uint64]*dentry)
 	}
 }
 
-func (c *dentryCache) shard(parent *dentry, name string) *dentryShard {
-	// Mixing in the directory keeps a name that every directory has (say,
-	// __init__.py) from sharing one lock.
-	h := maphash.String(c.seed, name) ^ parent.inode.id*0x9e3779b97f4a7c15
-	return &c.shards[(h^h>>32)%dentryShards]
+// hash of a name in a directory.
+func (c *dentryCache) hash(parent *dentry, name string) uint64 {
+	return maphash.String(c.seed, name) ^ (parent.hash*0x9e3779b97f4a7c15 + 1)
+}
+
+func (c *dentryCache) shard(hash uint64) *dentryShard {
+	return &c.shards[hash%dentryShards]
+}
+
+// find returns the dentry of a name, or nil.
+//
+// Preconditions: sh.mu is locked, at least for reading.
+func (sh *dentryShard) find(hash uint64, parent *dentry, name string) *dentry {
+	d := sh.m[hash]
+	for d != nil && (d.parent != parent || d.name != name) {
+		d = d.next
+	}
+	return d
+}
+
+// add puts d into the shard.
+//
+// Preconditions: sh.mu is locked, and d's name is not in the shard.
+func (sh *dentryShard) add(d *dentry) {
+	d.next = sh.m[d.hash]
+	sh.m[d.hash] = d
+	sh.ring = append(sh.ring, d)
+}
+
+// remove takes d, which is ring[at], out of the shard.
+//
+// Preconditions: sh.mu is locked.
+func (sh *dentryShard) remove(d *dentry, at int) {
+	last := len(sh.ring) - 1
+	sh.ring[at] = sh.ring[last]
+	sh.ring[last] = nil
+	sh.ring = sh.ring[:last]
+	switch head := sh.m[d.hash]; {
+	case head != d:
+		for head.next != d {
+			head = head.next
+		}
+		head.next = d.next
+	case d.next != nil:
+		sh.m[d.hash] = d.next
+	default:
+		delete(sh.m, d.hash)
+	}
+	d.next = nil
 }
 
 // lookup returns the child of d called name, with a reference.
@@ -157,10 +203,11 @@ func (d *dentry) lookup(name string) (*dentry, error) {
 	if uint64(len(name)) > d.fs.traits.NameMaxBytes {
 		return nil, linuxerr.ENAMETOOLONG
 	}
-	key := dentryKey{d, name}
-	sh := d.fs.dentries.shard(d, name)
+	hash := d.fs.dentries.hash(d, name)
+	sh := d.fs.dentries.shard(hash)
 	sh.mu.RLock()
-	if child, ok := sh.m[key]; ok {
+	child := sh.find(hash, d, name)
+	if child != nil {
 		defer sh.mu.RUnlock()
 		return child.hit()
 	}
@@ -170,6 +217,7 @@ func (d *dentry) lookup(name string) (*dentry, error) {
 	if err != nil {
 		return nil, err
 	}
+	child.hash = hash
 	return sh.insert(child)
 }
 
@@ -217,9 +265,8 @@ func (d *dentry) instantiate(name string) (*dentry, error) {
 // insert adds d, which carries the caller's reference, unless a racing lookup
 // added the same name. It returns the dentry that is in the cache.
 func (sh *dentryShard) insert(d *dentry) (*dentry, error) {
-	key := dentryKey{d.parent, d.name}
 	sh.mu.Lock()
-	if winner, ok := sh.m[key]; ok {
+	if winner := sh.find(d.hash, d.parent, d.name); winner != nil {
 		res, err := winner.hit()
 		sh.mu.Unlock()
 		d.refs.Store(dead)
@@ -233,8 +280,7 @@ func (sh *dentryShard) insert(d *dentry) (*dentry, error) {
 		res, err = nil, linuxerr.ENOENT
 	}
 	d.used.Store(true)
-	sh.m[key] = d
-	sh.ring = append(sh.ring, d)
+	sh.add(d)
 	var victims [sweepSteps]*dentry
 	n := sh.sweep(victims[:])
 	sh.mu.Unlock()
@@ -284,11 +330,7 @@ func (sh *dentryShard) evict(at int) bool {
 		d.refs.Store(0)
 		return false
 	}
-	last := len(sh.ring) - 1
-	sh.ring[at] = sh.ring[last]
-	sh.ring[last] = nil
-	sh.ring = sh.ring[:last]
-	delete(sh.m, dentryKey{d.parent, d.name})
+	sh.remove(d, at)
 	return true
 }
 
@@ -342,9 +384,18 @@ func (c *dentryCache) all() []*dentry {
 
 // restore puts a dentry back that a checkpoint held.
 func (c *dentryCache) restore(d *dentry) {
-	sh := c.shard(d.parent, d.name)
+	d.hash = c.pathHash(d)
+	sh := c.shard(d.hash)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	sh.m[dentryKey{d.parent, d.name}] = d
-	sh.ring = append(sh.ring, d)
+	sh.add(d)
+}
+
+// pathHash hashes d's path anew, as the seed of the old hashes is gone.
+func (c *dentryCache) pathHash(d *dentry) uint64 {
+	if d.parent == nil {
+		return 0
+	}
+	d.parent.hash = c.pathHash(d.parent)
+	return c.hash(d.parent, d.name)
 }

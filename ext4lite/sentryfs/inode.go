@@ -27,6 +27,9 @@ const maxSymlinkBytes = linux.PATH_MAX - 1
 // block again and again, and overlay reads directories whole.
 const maxDirBytes = 512 << 20
 
+// maxKeptXattrs bounds the attribute names kept of an inode.
+const maxKeptXattrs = 8
+
 // inode is a file of a volume, in memory while a dentry names it.
 type inode struct {
 	fs *filesystem
@@ -35,6 +38,13 @@ type inode struct {
 	// node and attr are immutable: the mount is read-only.
 	node Node
 	attr Attr
+
+	// xattrs are the names of the extended attributes if there are few, as
+	// xattrsKnown says; else the volume is asked each time. Nearly all files
+	// have none, and an overlay asks for three at each step. Both are
+	// immutable.
+	xattrs      []string
+	xattrsKnown bool
 
 	// acl is the access ACL, or nil if there is none. It is immutable. aclErr
 	// is why an ACL that is there cannot be understood: nobody passes then.
@@ -139,6 +149,11 @@ func (i *inode) load() error {
 		return i.fs.errno("read inode: directory larger than any real one", i.id, linuxerr.EUCLEAN)
 	}
 	i.node, i.attr = node, a
+	i.xattrs, err = node.ListXattr()
+	i.xattrsKnown = err == nil && len(i.xattrs) <= maxKeptXattrs
+	if !i.xattrsKnown {
+		i.xattrs = nil
+	}
 	i.acl, i.aclErr = i.readACL(linux.XATTR_NAME_POSIX_ACL_ACCESS)
 	return nil
 }
@@ -148,12 +163,12 @@ func (i *inode) readACL(name string) (*vfs.PosixACL, error) {
 	if i.isSymlink() {
 		return nil, nil
 	}
-	raw, err := i.node.Xattr(name)
+	raw, err := i.xattr(name)
 	if linuxerr.Equals(linuxerr.ENODATA, err) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, i.fs.errno("read "+name, i.id, err)
+		return nil, err
 	}
 	acl, err := vfs.ParsePosixACL(raw, i.fs.rootNS)
 	if err != nil {

@@ -29,7 +29,7 @@ const (
 )
 
 // mountOverlay stacks images, the topmost first, under a tmpfs.
-func mountOverlay(t *testing.T, images ...[]file) (*world, []*filesystem) {
+func mountOverlay(t testing.TB, images ...[]file) (*world, []*filesystem) {
 	t.Helper()
 	var layers []*filesystem
 	w := newWorld(t)
@@ -290,5 +290,14 @@ func TestLocks(t *testing.T) {
 	a.DecRef(w.ctx)
 	if err := b.LockBSD(w.ctx, 2, lock.WriteLock, false); err != nil {
 		t.Errorf("lock after the other was closed: %v", err)
+	}
+}
+
+func BenchmarkStatUnderOverlay(b *testing.B) {
+	path := "usr/lib/python3/dist-packages/foo.py"
+	w, _ := mountOverlay(b, []file{{path: "other", mode: 0o644}}, []file{{path: path, mode: 0o644}})
+	b.ReportAllocs()
+	for b.Loop() {
+		w.mustStat(path)
 	}
 }

@@ -5,6 +5,7 @@
 package sentryfs
 
 import (
+	"slices"
 	"strings"
 
 	"gvisor.dev/gvisor/pkg/abi/linux"
@@ -20,12 +21,15 @@ import (
 
 // listXattr returns the names that creds may know of.
 func (i *inode) listXattr(creds *auth.Credentials) ([]string, error) {
-	names, err := i.node.ListXattr()
-	if err != nil {
-		return nil, i.fs.errno("list extended attributes of inode", i.id, err)
+	names := i.xattrs
+	if !i.xattrsKnown {
+		var err error
+		if names, err = i.node.ListXattr(); err != nil {
+			return nil, i.fs.errno("list extended attributes of inode", i.id, err)
+		}
 	}
 	if creds.HasRootCapability(linux.CAP_SYS_ADMIN) {
-		return names, nil
+		return slices.Clone(names), nil
 	}
 	visible := make([]string, 0, len(names))
 	for _, name := range names {
@@ -42,25 +46,33 @@ func (i *inode) getXattr(creds *auth.Credentials, opts *vfs.GetXattrOptions) (st
 	switch {
 	case name == linux.XATTR_NAME_POSIX_ACL_ACCESS, name == linux.XATTR_NAME_POSIX_ACL_DEFAULT:
 		return i.getACLXattr(creds, opts)
-	case strings.HasPrefix(name, linux.XATTR_USER_PREFIX):
-		if err := i.checkPermissions(creds, vfs.MayRead); err != nil {
-			return "", err
-		}
-	case strings.HasPrefix(name, linux.XATTR_TRUSTED_PREFIX), strings.HasPrefix(name, linux.XATTR_SECURITY_PREFIX):
+	case strings.HasPrefix(name, linux.XATTR_USER_PREFIX), strings.HasPrefix(name, linux.XATTR_TRUSTED_PREFIX), strings.HasPrefix(name, linux.XATTR_SECURITY_PREFIX):
 	default:
 		return "", linuxerr.EOPNOTSUPP
 	}
 	if err := vfs.CheckXattrPermissions(creds, vfs.MayRead, i.attr.Mode, auth.KUID(i.attr.UID), name); err != nil {
 		return "", err
 	}
+	if strings.HasPrefix(name, linux.XATTR_USER_PREFIX) {
+		if err := i.checkPermissions(creds, vfs.MayRead); err != nil {
+			return "", err
+		}
+	}
+	value, err := i.xattr(name)
+	return string(value), err
+}
+
+// xattr reads an attribute from the volume, whoever asks: ENODATA if there is
+// none.
+func (i *inode) xattr(name string) ([]byte, error) {
+	if i.xattrsKnown && !slices.Contains(i.xattrs, name) {
+		return nil, linuxerr.ENODATA
+	}
 	value, err := i.node.Xattr(name)
-	if linuxerr.Equals(linuxerr.ENODATA, err) {
-		return "", linuxerr.ENODATA
+	if err != nil && !linuxerr.Equals(linuxerr.ENODATA, err) {
+		err = i.fs.errno("read an extended attribute of inode", i.id, err)
 	}
-	if err != nil {
-		return "", i.fs.errno("read an extended attribute of inode", i.id, err)
-	}
-	return string(value), nil
+	return value, err
 }
 
 // getACLXattr shows an ACL as the caller's user namespace sees it.
