@@ -120,6 +120,9 @@ func mount(t testing.TB, path string, opts ...string) string {
 
 func umount(t testing.TB, dir string) {
 	t.Helper()
+	// Another mount namespace may have copied the mount and keep it alive, so
+	// what was written is brought down first.
+	run(t, "sync", "-f", dir)
 	run(t, "umount", dir)
 }
 
