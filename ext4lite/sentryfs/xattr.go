@@ -46,7 +46,9 @@ func (i *inode) getXattr(creds *auth.Credentials, opts *vfs.GetXattrOptions) (st
 	switch {
 	case name == linux.XATTR_NAME_POSIX_ACL_ACCESS, name == linux.XATTR_NAME_POSIX_ACL_DEFAULT:
 		return i.getACLXattr(creds, opts)
-	case strings.HasPrefix(name, linux.XATTR_USER_PREFIX), strings.HasPrefix(name, linux.XATTR_TRUSTED_PREFIX), strings.HasPrefix(name, linux.XATTR_SECURITY_PREFIX):
+	case strings.HasPrefix(name, linux.XATTR_USER_PREFIX),
+		strings.HasPrefix(name, linux.XATTR_TRUSTED_PREFIX),
+		strings.HasPrefix(name, linux.XATTR_SECURITY_PREFIX):
 	default:
 		return "", linuxerr.EOPNOTSUPP
 	}
