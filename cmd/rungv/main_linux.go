@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"os"
+
+	"z.gfire.dev/gvx/runtime/api"
+	"z.gfire.dev/gvx/runtime/boot"
+	"z.gfire.dev/gvx/runtime/guestinit"
+)
+
+// becomeSandbox does not return in a process that a launcher has started as a
+// sandbox.
+func becomeSandbox() {
+	if os.Args[0] == boot.ProcessName {
+		boot.Main()
+	}
+	if os.Args[0] == api.InitName {
+		guestinit.Main(os.Args)
+	}
+}

@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build !linux
+
+package main
+
+// becomeSandbox returns: sandboxes need Linux.
+func becomeSandbox() {}

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// `rungv run`.
+
+package cli
+
+import (
+	"errors"
+	"os"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"z.gfire.dev/gvx/runtime/api"
+	"z.gfire.dev/gvx/runtime/container"
+	"z.gfire.dev/gvx/runtime/images"
+	"z.gfire.dev/gvx/runtime/launch"
+)
+
+func newRunCommand(g *globals) *cobra.Command {
+	f := &runFlags{}
+	cmd := &cobra.Command{
+		Use:   "run [OPTIONS] IMAGE [COMMAND] [ARG...]",
+		Short: "Create and run a new container from an image",
+		Long: `Create and run a new container from an image, in the foreground.
+
+IMAGE is a registry reference, or oci:DIR[:TAG], oci-archive:FILE[:TAG],
+docker-archive:FILE[:NAME:TAG], rootfs:DIR or rootfs-tar:FILE. It is pulled when
+it is not in the store.
+
+The container runs in one unprivileged process that is its own kernel. Guests
+have all capabilities of that kernel unless --cap-drop takes some; the boundary
+is the process. The container ends with this command: the detach keys are
+recognised, but a container cannot go on alone yet. What it writes to its root
+file system is gone when it ends; its record stays until 'rungv rm', unless
+--rm is given. A volume that the image declares is a directory of the root file
+system.
+
+The exit code is the command's own; 128+n when signal n ended it; 125 when rungv
+itself failed, 126 when the command cannot be executed, 127 when it does not
+exist.`,
+		Example: "  rungv run --rm -it debian:12 bash\n  rungv run --rm -m 512m --cpus 1.5 -e KEY=value python:3 python3 -c 'print(42)'\n  echo hi | rungv run -i --rm rootfs:/srv/debian cat",
+		Args:    atLeast(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			err := runContainer(cmd, g, f, args)
+			var exit *exitError
+			if err == nil || errors.As(err, &exit) {
+				return err
+			}
+			return &exitError{code: container.ExitCode(err), err: err}
+		},
+	}
+	// What follows IMAGE is the guest's, flags included.
+	cmd.Flags().SetInterspersed(false)
+	f.register(cmd)
+	return cmd
+}
+
+// runContainer runs a container and returns its exit code as an [exitError].
+func runContainer(cmd *cobra.Command, g *globals, f *runFlags, args []string) error {
+	o, err := f.options(args)
+	if err != nil {
+		return err
+	}
+	if o.TTY && o.Interactive && !term.IsTerminal(int(os.Stdin.Fd())) {
+		return api.Errorf(api.KindInvalid, "cannot attach stdin to a TTY-enabled container because stdin is not a terminal: leave -t or -i out")
+	}
+	r, err := g.runner(true)
+	if err != nil {
+		return err
+	}
+	// Progress goes to standard error, as docker's does: standard output is
+	// the guest's.
+	pull := pullFlags{platform: f.platform, progress: f.progress, quiet: f.quiet}
+	show, err := pull.start(os.Stderr)
+	if err != nil {
+		return err
+	}
+	o.Pull.Progress = func(e images.Event) { show.Event(e) }
+	o.PullDone = show.Close
+	o.Stdin, o.Stdout, o.Stderr = os.Stdin, os.Stdout, os.Stderr
+
+	exit, err := r.Run(cmd.Context(), *o)
+	if err != nil {
+		code := exit.Code
+		if code == 0 {
+			code = container.ExitCode(err)
+		}
+		return &exitError{code: code, err: err}
+	}
+	if exit.Code != 0 {
+		return &exitError{code: exit.Code}
+	}
+	return nil
+}
+
+// options turns flags and arguments into a run.
+func (f *runFlags) options(args []string) (*container.RunOptions, error) {
+	o := &container.RunOptions{
+		Image: args[0], Name: f.name, AutoRemove: f.remove, CIDFile: f.cidFile, SignalProxy: f.sigProxy,
+	}
+	o.Args = args[1:]
+	var err error
+	if o.Pull.Policy, err = images.ParsePolicy(f.pull); err != nil {
+		return nil, err
+	}
+	if o.Pull.Platform, err = parsePlatform(f.platform); err != nil {
+		return nil, err
+	}
+	if o.DetachKeys, err = launch.ParseDetachKeys(f.detachKeys); err != nil {
+		return nil, err
+	}
+	if err := f.convert(&o.Options); err != nil {
+		return nil, err
+	}
+	return o, nil
+}

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// What anyone with access to a container's control socket may do with it.
+
+package container
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"time"
+
+	"z.gfire.dev/gvx/runtime/api"
+	"z.gfire.dev/gvx/runtime/control"
+	"z.gfire.dev/gvx/runtime/state"
+)
+
+const (
+	// dialTimeout bounds the connection to a sandbox: its accept queue may be
+	// full when it is stuck.
+	dialTimeout = 5 * time.Second
+	// manageTimeout bounds one request to a sandbox.
+	manageTimeout = 10 * time.Second
+	// removeTimeout bounds the wait for a launcher to finish after its sandbox
+	// has been killed: it delivers the last output first.
+	removeTimeout = 30 * time.Second
+)
+
+// signalKill is SIGKILL in the guest's numbering, which is Linux'.
+const signalKill = 9
+
+// Dial opens a control connection to a running container.
+func (r *Runner) Dial(rec *state.Record) (*control.Client, error) {
+	if rec.State != api.StateRunning {
+		return nil, api.Errorf(api.KindState, "container %s is not running", rec.ID)
+	}
+	path, done, err := socketPath(r.State.Dir(rec.ID))
+	if err == nil {
+		defer done()
+		var conn net.Conn
+		if conn, err = net.DialTimeout("unix", path, dialTimeout); err == nil {
+			return control.NewClient(conn), nil
+		}
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, api.Errorf(api.KindState, "container %s is not running", rec.ID)
+	}
+	return nil, fmt.Errorf("connect to container %s: %w", rec.ID, err)
+}
+
+// call runs f with a control connection to a running container.
+func (r *Runner) call(ctx context.Context, ref string, f func(context.Context, *control.Client, *state.Record) error) error {
+	rec, err := r.State.Get(ref)
+	if err != nil {
+		return err
+	}
+	c, err := r.Dial(rec)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(ctx, manageTimeout)
+	defer cancel()
+	return f(ctx, c, rec)
+}
+
+// Signal sends a signal to a container's first process.
+func (r *Runner) Signal(ctx context.Context, ref string, signal int) error {
+	err := r.call(ctx, ref, func(ctx context.Context, c *control.Client, rec *state.Record) error {
+		return c.Signal(ctx, rec.ID, signal, control.TargetInit)
+	})
+	if signal == signalKill && errors.Is(err, control.ErrClosed) {
+		return nil // It ended faster than it could answer.
+	}
+	return err
+}
+
+// Stats returns what a container uses now.
+func (r *Runner) Stats(ctx context.Context, ref string) (*state.Record, control.Stats, error) {
+	var record *state.Record
+	var stats control.Stats
+	err := r.call(ctx, ref, func(ctx context.Context, c *control.Client, rec *state.Record) (err error) {
+		record = rec
+		stats, err = c.Stats(ctx, rec.ID)
+		return err
+	})
+	return record, stats, err
+}
+
+// Processes lists a container's processes.
+func (r *Runner) Processes(ctx context.Context, ref string) ([]control.Process, error) {
+	var list []control.Process
+	err := r.call(ctx, ref, func(ctx context.Context, c *control.Client, rec *state.Record) (err error) {
+		list, err = c.Processes(ctx, rec.ID)
+		return err
+	})
+	return list, err
+}
+
+// Stop asks a container to end with its stop signal, and kills it when it has
+// not within its timeout. timeout overrides the container's own; a negative
+// one waits for ever. One that has stopped is no error.
+func (r *Runner) Stop(ctx context.Context, ref string, signal int, timeout *time.Duration) error {
+	rec, err := r.State.Get(ref)
+	if err != nil {
+		return err
+	}
+	if rec.State != api.StateRunning {
+		return nil
+	}
+	if signal == 0 {
+		signal = rec.StopSignal
+	}
+	grace := defaultStopTimeout
+	if rec.Options.StopTimeout != nil {
+		grace = time.Duration(*rec.Options.StopTimeout) * time.Second
+	}
+	if timeout != nil {
+		grace = *timeout
+	}
+	if err := r.Signal(ctx, rec.ID, signal); err != nil {
+		if api.KindOf(err) == api.KindState {
+			return nil
+		}
+		return err
+	}
+	wait, cancel := ctx, context.CancelFunc(func() {})
+	if grace >= 0 {
+		wait, cancel = context.WithTimeout(ctx, grace)
+	}
+	err = r.State.WaitReleased(wait, rec.ID)
+	cancel()
+	if err == nil || ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return r.end(ctx, rec)
+}
+
+// defaultStopTimeout is docker's.
+const defaultStopTimeout = 10 * time.Second
+
+// Remove removes a container. With force one that runs is killed first, and a
+// record that cannot be read is removed all the same.
+func (r *Runner) Remove(ctx context.Context, ref string, force bool) error {
+	if !force {
+		return r.State.Remove(ref, false)
+	}
+	id, err := r.State.Resolve(ref)
+	if err != nil {
+		return err
+	}
+	rec, err := r.State.Get(id)
+	if err == nil && rec.State != api.StateStopped {
+		if err := r.end(ctx, rec); err != nil {
+			return err
+		}
+	}
+	if err := r.State.Remove(id, true); err != nil && api.KindOf(err) != api.KindNotFound {
+		return err // Not found: its launcher has removed it, as --rm says.
+	}
+	return nil
+}
+
+// end kills a container and waits until its launcher has let go of it.
+func (r *Runner) end(ctx context.Context, rec *state.Record) error {
+	ctx, cancel := context.WithTimeout(ctx, removeTimeout)
+	defer cancel()
+	err := r.Signal(ctx, rec.ID, signalKill)
+	if err != nil && rec.Sandbox.Alive() {
+		// It does not listen, or has not come that far: end the process.
+		if err := killProcess(rec.Sandbox.PID); err != nil {
+			return fmt.Errorf("kill the sandbox process %d of container %s: %w", rec.Sandbox.PID, rec.ID, err)
+		}
+	}
+	if err := r.State.WaitReleased(ctx, rec.ID); err != nil {
+		return fmt.Errorf("wait for the launcher of container %s (process %d): %w", rec.ID, rec.Launcher.PID, err)
+	}
+	return nil
+}

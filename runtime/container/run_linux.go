@@ -1,0 +1,468 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// A run in the foreground, from the record to the exit status.
+
+package container
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"z.gfire.dev/gvx/oci/convert"
+	"z.gfire.dev/gvx/runtime/api"
+	"z.gfire.dev/gvx/runtime/control"
+	"z.gfire.dev/gvx/runtime/images"
+	"z.gfire.dev/gvx/runtime/launch"
+	"z.gfire.dev/gvx/runtime/lockdown"
+	"z.gfire.dev/gvx/runtime/state"
+)
+
+const (
+	// endGrace is how long a sandbox that was told to end has for it: it kills
+	// its guests and exits, which takes milliseconds, but a host in distress
+	// must not turn a clean end into a kill.
+	endGrace = 10 * time.Second
+	// callTimeout bounds a call that is answered at once.
+	callTimeout = 5 * time.Second
+	// controlSocket is the socket for everyone but the launcher, in the
+	// container's directory.
+	controlSocket = "control.sock"
+	// controlBacklog is how many clients may wait for the sandbox to accept.
+	controlBacklog = 64
+	// logTailLines is how much of a sandbox's log goes into the error about
+	// its unexpected end.
+	logTailLines = 12
+)
+
+// exitSignalBase is added to a signal's number to make an exit code of it.
+const exitSignalBase = 128
+
+// run is one run under way.
+type run struct {
+	*Runner
+	o       RunOptions
+	handle  *state.Handle
+	signals *signals
+
+	pin     *images.Pin
+	streams *launch.Streams
+	log     *launch.Log
+	process *launch.Process
+	began   int64
+}
+
+// Run runs a container in the foreground and returns how it ended. An error
+// comes with the exit status that stands for it where there is one (a command
+// that does not exist, a sandbox that was killed); otherwise the status is
+// zero and the error's kind is all there is.
+func (r *Runner) Run(ctx context.Context, o RunOptions) (api.ExitStatus, error) {
+	u := &run{Runner: r, o: o, began: monotonicNanos()}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	u.signals = catchSignals(o.TTY, cancel)
+	defer u.signals.stop()
+
+	var err error
+	u.handle, err = r.State.Create(state.Record{Image: o.Image, Options: o.Options, AutoRemove: o.AutoRemove}, o.Name)
+	if err != nil {
+		return api.ExitStatus{}, err
+	}
+	if err = u.writeCIDFile(); err == nil {
+		err = u.prepare(ctx)
+	}
+	defer u.release()
+	if err != nil {
+		return u.neverExisted(err)
+	}
+	exit, err := u.supervise(ctx)
+	return exit, u.finish(exit, err)
+}
+
+// prepare does everything up to the start of the sandbox process.
+func (u *run) prepare(ctx context.Context) error {
+	img, err := u.Images.Pull(ctx, u.o.Image, u.o.Pull)
+	if u.o.PullDone != nil {
+		u.o.PullDone()
+	}
+	if err != nil {
+		return err
+	}
+	if u.pin, err = u.Images.Pin(img); err != nil {
+		return err
+	}
+	layers := make([]string, len(img.LayerDiffIDs))
+	for i, d := range img.LayerDiffIDs {
+		layers[i] = d.String()
+	}
+	spec, err := convert.Sandbox(convert.Input{
+		ID: u.handle.ID(), Image: img.Config, Layers: layers, Cores: runtime.NumCPU(), Options: u.o.Options,
+	})
+	if err != nil {
+		return err
+	}
+	stopSignal, err := convert.StopSignal(img.Config, &u.o.Options)
+	if err != nil {
+		return err
+	}
+	spec.StartedAt, spec.LogLevel = u.began, u.LogLevel
+	if spec.LogLevel == "" {
+		spec.LogLevel = "warning"
+	}
+	if err := u.start(spec); err != nil {
+		return err
+	}
+	sandbox, _ := state.Identify(u.process.PID)
+	return u.handle.Update(func(rec *state.Record) error {
+		rec.ImageID, rec.Process, rec.Hostname = img.ID.String(), spec.Container.Process, spec.Hostname
+		rec.StopSignal, rec.Sandbox = stopSignal, sandbox
+		return nil
+	})
+}
+
+// start makes what is donated besides the layers, and starts the process.
+func (u *run) start(spec *api.Sandbox) error {
+	cfg := &launch.Config{Spec: spec, Layers: u.pin.Layers()}
+	var err error
+	if cfg.Upper, err = openUpper(u.UpperDir); err != nil {
+		return err
+	}
+	defer cfg.Upper.Close()
+	if cfg.Listen, err = listenControl(u.handle.Dir()); err != nil {
+		return err
+	}
+	defer cfg.Listen.Close()
+	if u.o.Init {
+		if cfg.Init, err = os.Open("/proc/self/exe"); err != nil {
+			return fmt.Errorf("open the reaper for --init: %w", err)
+		}
+		defer cfg.Init.Close()
+	}
+	if u.log, err = launch.NewLog(u.Log); err != nil {
+		return fmt.Errorf("make the sandbox's log: %w", err)
+	}
+	defer u.log.Donated()
+	u.streams, err = launch.NewStreams(launch.StreamOptions{
+		In: u.o.Stdin, Interactive: u.o.Interactive, Out: u.o.Stdout, Err: u.o.Stderr,
+		TTY: u.o.TTY, DetachKeys: u.o.DetachKeys, Signal: u.signalForeground,
+	})
+	if err != nil {
+		return err
+	}
+	if u.o.TTY {
+		spec.Container.Process.Rows, spec.Container.Process.Columns, _ = u.streams.UserSize()
+	}
+	cfg.Log, cfg.Stdin, cfg.Stdout, cfg.Stderr = u.log.File(), u.streams.Stdin(), u.streams.Stdout(), u.streams.Stderr()
+
+	// The sandbox's own uid when root starts it: a number that nothing else
+	// has, so that a process that got out could touch nothing, nor a neighbour.
+	id, err := strconv.ParseUint(spec.ID[:uidDigits], 16, 32)
+	if err != nil {
+		return fmt.Errorf("sandbox id %q: %w", spec.ID, err)
+	}
+	outer := lockdown.PlanOuter(lockdown.DefaultUIDBase + uint32(id)%lockdown.UIDCount)
+	if u.process, err = startInside(cfg, outer); err != nil && lockdown.Refused(err) {
+		u.process, err = startInside(cfg, outer.Without())
+	}
+	if err != nil {
+		return err
+	}
+	u.streams.Start()
+	return nil
+}
+
+// uidDigits of the id choose among lockdown.UIDCount (2^24) uids.
+const uidDigits = 6
+
+// startInside starts the process inside the given outer layers.
+func startInside(cfg *launch.Config, outer *lockdown.Outer) (*launch.Process, error) {
+	cfg.Spec.Lockdown = api.Lockdown{Namespaces: outer.Namespaces, Landlock: outer.Landlock, EmptyRoot: outer.EmptyRoot}
+	cfg.SysProcAttr = outer.Apply
+	return launch.Start(cfg)
+}
+
+// release gives back what is open, whatever happened.
+func (u *run) release() {
+	if u.streams != nil {
+		u.streams.Close()
+	}
+	if u.pin != nil {
+		u.pin.Close()
+	}
+}
+
+// neverExisted undoes a run that failed before its guest was started.
+func (u *run) neverExisted(cause error) (api.ExitStatus, error) {
+	if u.process != nil {
+		u.process.Kill()
+		u.process.End(endGrace)
+	}
+	if u.o.CIDFile != "" && !errors.Is(cause, errCIDFile) {
+		os.Remove(u.o.CIDFile)
+	}
+	if err := u.handle.Remove(); err != nil {
+		cause = errors.Join(cause, err)
+	}
+	if sig := u.signals.fatal(); sig != 0 {
+		return api.ExitStatus{Code: exitSignalBase + int(sig), Signal: int(sig)}, nil
+	}
+	return api.ExitStatus{}, cause
+}
+
+// waited is the answer to a Wait call.
+type waited struct {
+	exit api.ExitStatus
+	err  error
+}
+
+// supervise stands by from the start of the process to its end.
+func (u *run) supervise(ctx context.Context) (api.ExitStatus, error) {
+	if err := u.streams.MakeRaw(); err != nil {
+		u.warn("%v", err)
+	}
+	// Asked before the guest is known to run: one round trip less at its end.
+	ended := make(chan waited, 1)
+	go func() {
+		exit, err := u.process.Control.Wait(context.Background(), u.handle.ID())
+		ended <- waited{exit, err}
+	}()
+	started, err := u.process.Control.WaitStarted(ctx, u.handle.ID())
+	if err != nil {
+		return u.failedToStart(err)
+	}
+	err = u.handle.Update(func(rec *state.Record) error {
+		rec.StartedAt, rec.Phases, rec.Layers = time.Now(), started.Phases, started.Lockdown
+		return rec.SetState(api.StateRunning)
+	})
+	if err != nil {
+		u.warn("%v", err)
+	}
+	u.signals.running.Store(true)
+	detached := u.streams.Detached()
+	for {
+		select {
+		case w := <-ended:
+			return u.ended(w)
+		case sig := <-u.signals.c:
+			if exit, end := u.signal(sig); end {
+				return exit, nil
+			}
+		case <-detached:
+			detached = nil
+			u.warn("detach keys: nobody would look after the container: it goes on in the foreground")
+		}
+	}
+}
+
+// ended ends the sandbox after its guest, and delivers its last output.
+func (u *run) ended(w waited) (api.ExitStatus, error) {
+	if w.err != nil {
+		return u.lost(w.err)
+	}
+	u.process.End(endGrace)
+	if err := u.streams.Drain(); err != nil {
+		u.warn("%v", err)
+	}
+	return w.exit, nil
+}
+
+// failedToStart turns the report of a guest that never ran into docker's exit
+// codes.
+func (u *run) failedToStart(cause error) (api.ExitStatus, error) {
+	if errors.Is(cause, control.ErrClosed) {
+		return u.lost(cause)
+	}
+	u.process.Kill()
+	u.process.End(endGrace)
+	if sig := u.signals.fatal(); sig != 0 {
+		return api.ExitStatus{Code: exitSignalBase + int(sig), Signal: int(sig), At: time.Now()}, nil
+	}
+	exit := api.ExitStatus{Code: ExitCode(cause), At: time.Now()}
+	return exit, fmt.Errorf("failed to start the container: %w", cause)
+}
+
+// lost reports a sandbox process that ended without a word.
+func (u *run) lost(cause error) (api.ExitStatus, error) {
+	if !errors.Is(cause, control.ErrClosed) {
+		// The channel works, but its answer is none: do not trust the rest.
+		u.process.Kill()
+	}
+	ending := u.process.End(endGrace)
+	if err := u.streams.Drain(); err != nil {
+		u.warn("%v", err)
+	}
+	exit := api.ExitStatus{Code: exitOwnFailure, At: time.Now()}
+	if ending.Signal != 0 {
+		exit.Code, exit.Signal = exitSignalBase+int(ending.Signal), int(ending.Signal)
+	}
+	err := api.Errorf(api.KindInternal, "the sandbox process %d ended before its guest did: %v", u.process.PID, ending)
+	if !errors.Is(cause, control.ErrClosed) {
+		err = api.Errorf(api.KindInternal, "the sandbox process %d failed: %w", u.process.PID, cause)
+	}
+	// Of a sandbox that somebody killed the log tells nothing.
+	if tail := u.log.Tail(); tail != "" && ending.Signal != syscall.SIGKILL {
+		lines := strings.Split(tail, "\n")
+		lines = lines[max(0, len(lines)-logTailLines):]
+		err = fmt.Errorf("%w\nits last words:\n  %s", err, strings.Join(lines, "\n  "))
+	}
+	return exit, err
+}
+
+// finish writes the last word into the record, or removes it.
+func (u *run) finish(exit api.ExitStatus, cause error) error {
+	u.streams.Restore()
+	if u.o.AutoRemove {
+		if err := u.handle.Remove(); err != nil {
+			u.warn("%v", err)
+		}
+		return cause
+	}
+	err := u.handle.Update(func(rec *state.Record) error {
+		rec.FinishedAt, rec.Exit = exit.At, &exit
+		if cause != nil {
+			rec.Error = cause.Error()
+		}
+		return rec.SetState(api.StateStopped)
+	})
+	if err != nil {
+		u.warn("%v", err)
+	}
+	if err := u.handle.Close(); err != nil {
+		u.warn("%v", err)
+	}
+	return cause
+}
+
+// warn tells the user something while the guest may own the terminal.
+func (u *run) warn(format string, args ...any) {
+	if u.Warn != nil {
+		u.Warn(format, args...)
+	}
+}
+
+var errCIDFile = errors.New("container ID file found")
+
+// writeCIDFile writes the id where the user wants it.
+func (u *run) writeCIDFile() error {
+	if u.o.CIDFile == "" {
+		return nil
+	}
+	f, err := os.OpenFile(u.o.CIDFile, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if errors.Is(err, os.ErrExist) {
+		return api.Errorf(api.KindExists, "%w, make sure the other container isn't running or delete %s", errCIDFile, u.o.CIDFile)
+	}
+	if err == nil {
+		_, err = io.WriteString(f, u.handle.ID())
+		err = errors.Join(err, f.Close())
+	}
+	if err != nil {
+		return api.Errorf(api.KindInvalid, "failed to write the container ID file: %w", err)
+	}
+	return nil
+}
+
+// openUpper makes the file for what the guest writes. It has no name, so that
+// nothing is left of it however the sandbox ends.
+func openUpper(dir string) (*os.File, error) {
+	flags := unix.O_TMPFILE | unix.O_RDWR | unix.O_CLOEXEC
+	fd, err := unix.Open(dir, flags, 0o600)
+	if errors.Is(err, unix.ENOENT) {
+		if err = os.MkdirAll(dir, 0o700); err == nil {
+			fd, err = unix.Open(dir, flags, 0o600)
+		}
+	}
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EISDIR) {
+		return unlinkedFile(dir)
+	}
+	if err != nil {
+		return nil, upperError(dir, err)
+	}
+	return os.NewFile(uintptr(fd), "upper"), nil
+}
+
+// unlinkedFile is for file systems without O_TMPFILE.
+func unlinkedFile(dir string) (*os.File, error) {
+	f, err := os.CreateTemp(dir, "upper-")
+	if err != nil {
+		return nil, upperError(dir, err)
+	}
+	if err := os.Remove(f.Name()); err != nil {
+		f.Close()
+		return nil, upperError(dir, err)
+	}
+	return f, nil
+}
+
+func upperError(dir string, err error) error {
+	kind := api.KindPermission
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		kind = api.KindNoSpace
+	}
+	return api.Errorf(kind, "create the file for the container's writable layer in %s: %w: choose another place with --root", dir, err)
+}
+
+// listenControl binds the control socket in a container's directory.
+func listenControl(dir string) (*os.File, error) {
+	fail := func(err error) (*os.File, error) {
+		return nil, fmt.Errorf("bind the control socket in %s: %w", dir, err)
+	}
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fail(err)
+	}
+	f := os.NewFile(uintptr(fd), "control-listener")
+	path, done, err := socketPath(dir)
+	if err != nil {
+		f.Close()
+		return fail(err)
+	}
+	defer done()
+	// The directory is 0700, and stays so; the mode is a second lock.
+	if err = unix.Fchmod(fd, 0o600); err == nil {
+		err = unix.Bind(fd, &unix.SockaddrUnix{Name: path})
+	}
+	if err == nil {
+		err = unix.Listen(fd, controlBacklog)
+	}
+	if err != nil {
+		f.Close()
+		return fail(err)
+	}
+	return f, nil
+}
+
+// socketPath returns a name for the control socket of a directory that fits
+// into the 108 bytes of a socket address, whatever the directory's own length.
+func socketPath(dir string) (path string, done func(), err error) {
+	d, err := os.Open(dir)
+	if err != nil {
+		return "", nil, err
+	}
+	return filepath.Join("/proc/self/fd", strconv.Itoa(int(d.Fd())), controlSocket), func() { d.Close() }, nil
+}
+
+// monotonicNanos is the clock that launcher and sandbox share.
+func monotonicNanos() int64 {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		return 0
+	}
+	return ts.Nano()
+}
+
+// signalForeground carries ^C, ^\ and ^Z to whom the terminal belongs.
+func (u *run) signalForeground(sig syscall.Signal) {
+	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+	defer cancel()
+	_ = u.process.Control.Signal(ctx, u.handle.ID(), int(sig), control.TargetForeground)
+}

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Signals that the launcher gets: to the guest, or against the run.
+
+package container
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"slices"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"z.gfire.dev/gvx/runtime/api"
+	"z.gfire.dev/gvx/runtime/control"
+)
+
+// proxied are the signals that docker sends on to the guest: all that can be
+// caught, but for those that are about this process (SIGCHLD, SIGPIPE, SIGURG,
+// SIGTTIN and SIGTTOU of a background job, faults).
+var proxied = []os.Signal{
+	syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGABRT, syscall.SIGUSR1, syscall.SIGUSR2,
+	syscall.SIGALRM, syscall.SIGTERM, syscall.SIGCONT, syscall.SIGTSTP, syscall.SIGXCPU, syscall.SIGXFSZ,
+	syscall.SIGVTALRM, syscall.SIGWINCH, syscall.SIGIO, syscall.SIGPWR, syscall.SIGSTKFLT,
+}
+
+// Real-time signals, as far as the C library leaves them to programs.
+const (
+	firstRealTime = 35
+	lastRealTime  = 64
+)
+
+// queuedSignals bounds signals that wait while one is being delivered; the
+// kernel would merge them too.
+const queuedSignals = 64
+
+// signals catches what is sent to this process.
+type signals struct {
+	c chan os.Signal
+	// raw takes them from the runtime; a goroutine sorts them into c.
+	raw chan os.Signal
+	// running says that the guest decides what a signal means.
+	running atomic.Bool
+	// ended is the first signal that ends the process by default and came
+	// before the guest ran.
+	ended atomic.Int32
+}
+
+// catchSignals starts to catch. Until the guest runs, a signal that would end
+// the process calls cancel.
+func catchSignals(tty bool, cancel context.CancelFunc) *signals {
+	s := &signals{c: make(chan os.Signal, queuedSignals), raw: make(chan os.Signal, queuedSignals)}
+	list := slices.Clone(proxied)
+	if signal.Ignored(syscall.SIGHUP) {
+		list = slices.DeleteFunc(list, func(s os.Signal) bool { return s == syscall.SIGHUP }) // nohup
+	}
+	for n := syscall.Signal(firstRealTime); n <= lastRealTime; n++ {
+		list = append(list, n)
+	}
+	// A write to a closed pipe shall be an error: by default Go dies of it
+	// when the pipe is its standard output.
+	signal.Ignore(syscall.SIGPIPE)
+	signal.Notify(s.raw, list...)
+	go func() {
+		for sig := range s.raw {
+			if !s.running.Load() && ends(sig) {
+				s.ended.CompareAndSwap(0, int32(sig.(syscall.Signal)))
+				cancel()
+				continue
+			}
+			select {
+			case s.c <- sig:
+			default:
+			}
+		}
+	}()
+	return s
+}
+
+// ends reports whether a signal asks a program to end.
+func ends(sig os.Signal) bool {
+	switch sig {
+	case syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM:
+		return true
+	}
+	return false
+}
+
+// fatal returns the signal that ended the run before its guest ran, or 0.
+func (s *signals) fatal() syscall.Signal { return syscall.Signal(s.ended.Load()) }
+
+func (s *signals) stop() {
+	signal.Stop(s.raw)
+	close(s.raw)
+}
+
+// signal handles one signal while the guest runs. It reports whether the run
+// is over, and then its status.
+func (u *run) signal(sig os.Signal) (api.ExitStatus, bool) {
+	n := sig.(syscall.Signal)
+	switch {
+	case u.o.TTY && n == syscall.SIGWINCH:
+		u.resize()
+		return api.ExitStatus{}, false
+	case u.o.TTY && n == syscall.SIGCONT:
+		// After a stop the shell has given the terminal its own mode.
+		if err := u.streams.MakeRaw(); err != nil {
+			u.warn("%v", err)
+		}
+		u.resize()
+	case u.o.TTY && n == syscall.SIGHUP:
+		// The user's terminal is gone, and so is the guest's.
+		u.signalForeground(n)
+		u.streams.HangUp()
+	}
+	if !u.o.SignalProxy {
+		if !ends(n) {
+			return api.ExitStatus{}, false
+		}
+		u.process.End(endGrace)
+		return api.ExitStatus{Code: exitSignalBase + int(n), Signal: int(n), At: time.Now()}, true
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+	defer cancel()
+	if err := u.process.Control.Signal(ctx, u.handle.ID(), int(n), control.TargetInit); err != nil {
+		// The guest may be on its way out: its end will be reported.
+		if api.KindOf(err) != api.KindState && ctx.Err() != nil {
+			u.warn("send signal %v to the guest: %v", n, err)
+		}
+	}
+	return api.ExitStatus{}, false
+}
+
+// resize gives the guest's terminal the size of the user's.
+func (u *run) resize() {
+	if !u.o.TTY {
+		return
+	}
+	rows, columns, ok := u.streams.UserSize()
+	if !ok {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+	defer cancel()
+	if err := u.process.Control.Resize(ctx, u.handle.ID(), rows, columns); err != nil && ctx.Err() != nil {
+		u.warn("resize the guest's terminal: %v", err)
+	}
+}
