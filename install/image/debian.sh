@@ -29,6 +29,24 @@ die() { echo "debian.sh: $*" >&2; exit 1; }
 # A recipe sets these; see recipes/demo.sh for what each means.
 PACKAGES='' ; CONFIG=() ; EXCLUDE=(/usr/share/man /usr/share/doc /usr/share/locale /usr/share/info)
 customize() { :; }
+
+# fetch_source PACKAGE DIR is for recipes: downloads Debian's source package into
+# DIR of the image, checked by apt, the newest version whose files are still to be
+# had: indexes of security updates may name some that are gone.
+fetch_source() {
+	local list=$root/etc/apt/sources.list.d/source.list
+	sed 's/^deb /deb-src /' "$root/etc/apt/sources.list" > "$list"
+	chroot "$root" apt-get -qq update
+	mkdir -p "$root$2"
+	chroot "$root" sh -euc 'cd "$2"
+		for version in $(apt-cache showsrc "$1" | sed -n "s/^Version: //p" | sort -rVu); do
+			if apt-get -qq source --download-only "$1=$version"; then exit 0; fi
+		done
+		echo "no version of source package $1 could be downloaded" >&2
+		exit 1' - "$1" "$2"
+	rm "$list"
+}
+
 # shellcheck source=recipes/demo.sh
 . "$here/recipes/$recipe.sh"
 
@@ -44,12 +62,12 @@ options=()
 for path in "${EXCLUDE[@]}"; do
 	options+=(--dpkgopt="path-exclude=$path/*")
 done
-# Hooks run in a child shell: hand it the recipe's function by its text.
+# Hooks run in a child shell: hand it the functions by their text.
 cat > "$work/customize" <<SH
 #!/usr/bin/env bash
 set -euo pipefail
 root=\$1
-$(declare -f customize)
+$(declare -f fetch_source customize)
 customize
 rm -rf "\$root"/var/lib/apt/lists/* "\$root"/var/cache/apt/*.bin
 SH

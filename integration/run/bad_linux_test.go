@@ -80,7 +80,7 @@ func TestBadFlags(t *testing.T) {
 		{[]string{"--name", "../escape"}, "../escape"},
 		{[]string{"--name", ""}, ""},
 		{[]string{"--stop-signal", "SIGNOPE"}, "SIGNOPE"},
-		{[]string{"--platform", "plan9"}, "plan9"},
+		{[]string{"--platform", "a/b/c/d"}, "a/b/c/d"},
 		{[]string{"--pull", "sometimes"}, "sometimes"},
 		{[]string{"-w", "relative"}, "relative"},
 		{[]string{"--hostname", strings.Repeat("h", 300)}, "hostname"},
@@ -107,6 +107,8 @@ func TestBadRuns(t *testing.T) {
 	nobody := listener.Addr().String()
 	listener.Close()
 	run := func(args ...string) []string { return append([]string{"run", "--rm", "--network", "none"}, args...) }
+	commandless := h.WriteLayout(t, "commandless", testbed.NewImage(t, testbed.Tar(t, &tar.Header{Name: "x", Typeflag: tar.TypeReg})))
+	h.MustRungv(t, "image", "import", "--progress", "none", "oci:"+commandless+":latest", "commandless")
 	for _, test := range []refusal{
 		{"unknown image", run("--pull", "never", "no-such-image:3", "true"), 125, []string{"no-such-image:3"}},
 		{"no registry", run(nobody+"/image:1", "true"), 125, []string{nobody}},
@@ -150,7 +152,7 @@ func TestBadImages(t *testing.T) {
 		{name: "path traversal", image: testbed.NewImage(t, testbed.Tar(t, file("../../escaped"))), say: []string{"../../escaped"}},
 		{name: "hard link to nowhere", image: testbed.NewImage(t, testbed.Tar(t, &tar.Header{Name: "link", Typeflag: tar.TypeLink, Linkname: "../../../etc/passwd"})), say: []string{"link"}},
 		{name: "name too long", image: testbed.NewImage(t, testbed.Tar(t, file(strings.Repeat("n", 300)))), say: []string{"255"}},
-		{name: "path too deep", image: testbed.NewImage(t, testbed.Tar(t, file(strings.Repeat("d/", 1000)+"f"))), say: []string{"512"}},
+		{name: "path too deep", image: testbed.NewImage(t, testbed.Tar(t, file(strings.Repeat("d/", 1000)+"f"))), say: []string{"components"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			dir := h.WriteLayout(t, "bad", test.image)

@@ -43,7 +43,7 @@ func TestFlags(t *testing.T) {
 		{"cap-drop", []string{"--cap-drop", "ALL"}, `grep CapEff /proc/self/status | cut -f 2; chown 1 /etc/passwd 2>/dev/null || echo refused`, "0000000000000000\nrefused"},
 		{"cap-add after drop", []string{"--cap-drop", "ALL", "--cap-add", "CHOWN"}, `grep CapEff /proc/self/status | cut -f 2; chown 1 /etc/passwd && echo allowed`, "0000000000000001\nallowed"},
 		{"user has no caps", []string{"-u", "www-data"}, `grep CapEff /proc/self/status | cut -f 2`, "0000000000000000"},
-		{"no network", nil, `python3 -c 'import socket; s = socket.create_server(("127.0.0.1", 0)); c = socket.create_connection(s.getsockname()); print("loopback"); socket.create_connection(("10.0.2.2", 1))' 2>&1 | tail -n 1 | cut -d: -f1`, "OSError"},
+		{"no network", nil, `python3 -c 'import socket; s = socket.create_server(("127.0.0.1", 0)); c = socket.create_connection(s.getsockname()); print("loopback", flush=True); socket.create_connection(("10.0.2.2", 1))' 2>&1 | tail -n 1 | cut -d: -f1`, "OSError"},
 		{"entrypoint", []string{"--entrypoint", "/bin/echo"}, `words`, "-c words"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -36,25 +36,29 @@ echo still here`, "-m", "96m")
 	}
 }
 
-// TestMemoryBelowLimit: most of what is allowed can be used, and is seen.
+// TestMemoryBelowLimit: most of what is allowed can be used, and the guest is
+// told how much there is.
 func TestMemoryBelowLimit(t *testing.T) {
-	output := mustSh(t, `python3 -c 'held = bytearray(128 << 20); held[::4096] = b"x" * len(held[::4096]); print(len(held))'; cat /sys/fs/cgroup/memory.max; awk '/MemTotal/ { print $2 }' /proc/meminfo`, "-m", "256m")
+	output := mustSh(t, `python3 -c 'held = bytearray(128 << 20); held[::4096] = b"x" * len(held[::4096]); print(len(held))'; awk '/MemTotal/ { print $2 }' /proc/meminfo`, "-m", "256m")
 	lines := strings.Fields(output)
-	if len(lines) != 3 || lines[0] != strconv.Itoa(128<<20) || lines[1] != strconv.Itoa(256<<20) {
+	if len(lines) != 2 || lines[0] != strconv.Itoa(128<<20) {
 		t.Fatalf("output %q", output)
 	}
-	if total, err := strconv.Atoi(lines[2]); err != nil || total > 256<<10 {
-		t.Errorf("the guest is told of %s KiB, its limit is %d", lines[2], 256<<10)
+	if total, err := strconv.Atoi(lines[1]); err != nil || total > 256<<10 {
+		t.Errorf("the guest is told of %s KiB, its limit is %d", lines[1], 256<<10)
 	}
 }
 
-// burn prints the processor seconds that the guest gets in two seconds on the
+// burn prints the processor seconds that the guest gets in burnSeconds on the
 // clock.
-const burn = `python3 -c '
+const (
+	burnSeconds = 3
+	burn        = `python3 -c '
 import time
-end = time.monotonic() + 2
+begin, end = time.process_time(), time.monotonic() + 3
 while time.monotonic() < end: pass
-print(time.process_time())'`
+print(time.process_time() - begin)'`
+)
 
 // TestCPULimit compares what a limited guest gets with what an unlimited one
 // gets in the same run: a busy machine slows both.
@@ -69,10 +73,10 @@ func TestCPULimit(t *testing.T) {
 	}
 	const limit = 0.25
 	free, limited := seconds(), seconds("--cpus", fmt.Sprint(limit))
-	t.Logf("processor seconds in 2 s: %.2f unlimited, %.2f with --cpus %v", free, limited, limit)
+	t.Logf("processor seconds in %d s: %.2f unlimited, %.2f with --cpus %v", burnSeconds, free, limited, limit)
 	// Half of a limit's worth is the tolerance: enforcement is by periods.
-	if limited > 2*limit*1.5 {
-		t.Errorf("a guest limited to %v processors used %.2f s in 2 s", limit, limited)
+	if limited > burnSeconds*limit*1.5 {
+		t.Errorf("a guest limited to %v processors used %.2f s in %d s", limit, limited, burnSeconds)
 	}
 	if limited > free*0.75 {
 		t.Errorf("the limit makes no difference: %.2f s limited, %.2f s free", limited, free)
@@ -90,10 +94,10 @@ func TestCPULimitOfMany(t *testing.T) {
 		}
 		sum += value
 	}
-	t.Logf("four processes used %.2f processor seconds in about 2 s at --cpus 0.5", sum)
-	// They start one by one: what they measure is a little more than 2 s.
-	if sum > 2*0.5*2 {
-		t.Errorf("four processes limited to 0.5 processors together used %.2f s in 2 s", sum)
+	t.Logf("four processes used %.2f processor seconds in about %d s at --cpus 0.5", sum, burnSeconds)
+	// They start one by one: what they measure is a little more than that.
+	if sum > burnSeconds*0.5*2 {
+		t.Errorf("four processes limited to 0.5 processors together used %.2f s in %d s", sum, burnSeconds)
 	}
 }
 

@@ -23,12 +23,12 @@ func terminal(t *testing.T, args ...string) *testbed.Terminal {
 // TestTerminal checks what a program sees of its terminal, that its size is
 // right from the start, and that lines end once.
 func TestTerminal(t *testing.T) {
-	term := terminal(t, "sh", "-c", `test -t 0 && test -t 1 && test -t 2 && echo all terminals; stty size; tty; echo "TERM=$TERM"; exit 4`)
+	term := terminal(t, "sh", "-c", `test -t 0 && test -t 1 && test -t 2 && echo all terminals; stty size; echo controlling > /dev/tty; echo "TERM=$TERM"; exit 4`)
 	before := term.Modes(t)
 	if code := term.Wait(t); code != 4 {
 		t.Errorf("exit code %d, want 4", code)
 	}
-	for _, want := range []string{"all terminals\r\n", "30 101\r\n", "/dev/pts/0\r\n", "TERM=xterm\r\n"} {
+	for _, want := range []string{"all terminals\r\n", "30 101\r\n", "controlling\r\n", "TERM=xterm\r\n"} {
 		if !strings.Contains(term.Output(), want) {
 			t.Errorf("terminal does not show %q: %q", want, term.Output())
 		}

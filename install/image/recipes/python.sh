@@ -17,13 +17,10 @@ customize() {
 	chroot "$root" locale-gen >/dev/null
 	# Debian's package of the suite leaves sqlite3's tests out: they are in
 	# the source package, which apt checks like any other.
-	sed 's/^deb /deb-src /' "$root/etc/apt/sources.list" > "$root/etc/apt/sources.list.d/source.list"
-	chroot "$root" apt-get -qq update
-	mkdir "$root/source" && chmod 777 "$root/source"
-	chroot "$root" sh -ec 'cd /source && apt-get -qq source --download-only python3.11'
-	tar -C "$root/usr/lib/python3.11/test" -xJf "$root"/source/python3.11_*.orig.tar.xz \
+	fetch_source python3.11 /source
+	tar -C "$root/usr/lib/python3.11/test" -xf "$root"/source/python3.11_*.orig.tar.* \
 		--strip-components=3 --wildcards '*/Lib/test/test_sqlite3'
-	rm -r "$root/source" "$root/etc/apt/sources.list.d/source.list"
+	rm -r "$root/source"
 	test -e "$root/usr/lib/python3.11/test/test_sqlite3/__init__.py"
 	chroot "$root" useradd --create-home --uid 1000 tester
 }
