@@ -12,8 +12,7 @@ import (
 	"z.gfire.dev/gvx/runtime/api"
 )
 
-// capabilityNames are the capabilities that the guest's kernel knows, in the
-// order of their numbers.
+// capabilityNames are Linux' capabilities in the order of their numbers.
 var capabilityNames = []string{
 	"CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_DAC_READ_SEARCH", "CAP_FOWNER",
 	"CAP_FSETID", "CAP_KILL", "CAP_SETGID", "CAP_SETUID", "CAP_SETPCAP",
@@ -24,12 +23,9 @@ var capabilityNames = []string{
 	"CAP_SYS_RESOURCE", "CAP_SYS_TIME", "CAP_SYS_TTY_CONFIG", "CAP_MKNOD",
 	"CAP_LEASE", "CAP_AUDIT_WRITE", "CAP_AUDIT_CONTROL", "CAP_SETFCAP",
 	"CAP_MAC_OVERRIDE", "CAP_MAC_ADMIN", "CAP_SYSLOG", "CAP_WAKE_ALARM",
-	"CAP_BLOCK_SUSPEND", "CAP_AUDIT_READ",
+	"CAP_BLOCK_SUSPEND", "CAP_AUDIT_READ", "CAP_PERFMON", "CAP_BPF",
+	"CAP_CHECKPOINT_RESTORE",
 }
-
-// newerCapabilities are Linux' too, but not of the guest's kernel: to drop one
-// is to have it dropped, to add one changes nothing.
-var newerCapabilities = []string{"CAP_PERFMON", "CAP_BPF", "CAP_CHECKPOINT_RESTORE"}
 
 // allCapabilities is docker's word for every one.
 const allCapabilities = "ALL"
@@ -68,7 +64,7 @@ func capabilitySet(names []string, verb string) (map[string]bool, error) {
 			if !strings.HasPrefix(name, "CAP_") {
 				name = "CAP_" + name
 			}
-			if !slices.Contains(capabilityNames, name) && !slices.Contains(newerCapabilities, name) {
+			if !slices.Contains(capabilityNames, name) {
 				return nil, api.Errorf(api.KindInvalid, "invalid capability to %s: %q is none; see capabilities(7)", verb, n)
 			}
 		}
