@@ -10,7 +10,6 @@ package erofs
 import (
 	"bytes"
 	"fmt"
-	"strings"
 )
 
 // Dirent is one entry of a directory.
@@ -201,6 +200,14 @@ func (d dirBlock) target(i int) (nid uint64, typ uint8) {
 	return le.Uint64(b[direntNID:]), typ
 }
 
-// compareName orders names as the format does: by bytes, shorter first. The
-// conversion does not allocate.
-func compareName(a []byte, b string) int { return strings.Compare(string(a), b) }
+// compareName orders names as the format does: by bytes, shorter first. It is
+// spelled with operators because those compare without a copy of a.
+func compareName(a []byte, b string) int {
+	switch {
+	case string(a) == b:
+		return 0
+	case string(a) < b:
+		return -1
+	}
+	return 1
+}

@@ -33,7 +33,9 @@ func run(t testing.TB, name string, args ...string) string {
 // mount mounts an image on a loop device until the test ends.
 func mount(t *testing.T, image string) string {
 	t.Helper()
-	need(t, os.Geteuid() == 0, "root, to mount images")
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to mount images")
+	}
 	dir := t.TempDir()
 	out, err := exec.Command("mount", "-t", "erofs", "-o", "ro,loop", image, dir).CombinedOutput()
 	if err != nil {
@@ -315,7 +317,8 @@ func TestReadsWhatMkfsMakesOfTar(t *testing.T) {
 
 func TestRefusesByName(t *testing.T) {
 	needTool(t, "mkfs.erofs")
-	src := sourceTree(t)
+	src := t.TempDir()
+	must(t, os.WriteFile(filepath.Join(src, "file"), bytes.Repeat([]byte("compress me "), 10000), 0o600))
 	blob := filepath.Join(t.TempDir(), "blob")
 	for _, c := range []struct {
 		name string

@@ -109,7 +109,7 @@ func (zeros) Read(p []byte) (int, error) {
 
 // TestHugeHole: a large file without data takes one index entry.
 func TestHugeHole(t *testing.T) {
-	const size = 2 << 30
+	const size = 1 << 30
 	path, s := build(t, BuilderOptions{}, func(b *Builder) {
 		must(t, b.Add("hole", Entry{Mode: ModeRegular, Size: size}, zeros{}))
 		data := io.MultiReader(io.LimitReader(zeros{}, size-1), bytes.NewReader([]byte{7}))

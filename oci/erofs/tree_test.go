@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -233,11 +234,7 @@ func (a adder) link(path, target string) {
 // pattern is data without long runs of zeros.
 func pattern(n int, seed byte) []byte {
 	b := make([]byte, n)
-	x := uint32(seed) + 1
-	for i := range b {
-		x = x*1664525 + 1013904223
-		b[i] = byte(x >> 24)
-	}
+	_, _ = rand.NewChaCha8([32]byte{seed}).Read(b) // never fails
 	return b
 }
 
