@@ -131,17 +131,20 @@ func (fs *FS) open() error {
 	if _, err := fs.dev.ReadAt(p, disk.SuperOffset); err != nil {
 		return fmt.Errorf("read superblock: %w: not an ext4 volume: %w", err, EINVAL)
 	}
-	s, err := disk.DecodeSuper(p)
+	s, torn, err := disk.DecodeSuperTorn(p)
 	if err != nil {
 		return err
+	}
+	if torn != nil {
+		s.Incompat |= disk.IncompatRecover
 	}
 	if err := fs.admit(s); err != nil {
 		return err
 	}
 	if err := fs.openJournal(); err != nil {
-		return err
+		return errors.Join(torn, err)
 	}
-	// The replay may have changed the superblock.
+	// The replay may have changed the superblock, or brought a torn one back.
 	if s, err = fs.rereadSuper(); err != nil {
 		return err
 	}
@@ -325,21 +328,19 @@ func (fs *FS) begin() error {
 	fs.superMu.Lock()
 	defer fs.superMu.Unlock()
 	fs.s.Incompat |= disk.IncompatRecover
-	fs.s.MountTime = uint32(fs.opt.Now().Unix())
-	return fs.writeSuper(func(s *disk.Super) {
-		s.Incompat |= disk.IncompatRecover
-		s.MountTime = fs.s.MountTime
-	})
+	fs.s.MountTime = uint32(fs.opt.Now().Unix()) // goes through the journal
+	return fs.writeSuper(func(s *disk.Super) { s.Incompat |= disk.IncompatRecover })
 }
 
 // writeSuper changes the superblock in its place, past the journal: what the
-// journal holds of it is home already.
+// journal holds of it is home already. edit changes only the mark that the
+// journal is in use, so that a torn write can be understood.
 func (fs *FS) writeSuper(edit func(*disk.Super)) error {
 	p := make([]byte, disk.SuperSize)
 	if _, err := fs.dev.ReadAt(p, disk.SuperOffset); err != nil {
 		return fmt.Errorf("read superblock: %w", err)
 	}
-	s, err := disk.DecodeSuper(p)
+	s, _, err := disk.DecodeSuperTorn(p) // torn before and whole in the journal
 	if err != nil {
 		return err
 	}
@@ -375,10 +376,7 @@ func (fs *FS) flush() error {
 		fs.superMu.Lock()
 		defer fs.superMu.Unlock()
 		fs.s.Incompat &^= disk.IncompatRecover
-		return fs.writeSuper(func(s *disk.Super) {
-			s.Incompat &^= disk.IncompatRecover
-			s.WriteTime = uint32(fs.opt.Now().Unix())
-		})
+		return fs.writeSuper(func(s *disk.Super) { s.Incompat &^= disk.IncompatRecover })
 	})
 	if err == nil {
 		err = fs.flushDiscards()

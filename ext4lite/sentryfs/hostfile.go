@@ -132,12 +132,16 @@ func (f *HostFile) readToBlocks(dsts safemem.BlockSeq, off int64) (uint64, error
 	return got, err
 }
 
-// zeroBetween reports whether all bytes of [start, end) are zero, counting
-// bytes behind the end of the volume as such.
+// zeroBetween reports whether a guest that maps the page with [start, end) sees
+// only zeros there: also behind the end of the volume, where the file may go on.
 func (f *HostFile) zeroBetween(start, end int64) bool {
+	src, err := f.MapInternal(memmap.FileRange{Start: uint64(start), End: uint64(end)}, hostarch.Read)
+	if err != nil {
+		return false
+	}
 	var page [hostarch.PageSize]byte
-	n, err := f.ReadAt(page[:min(end-start, hostarch.PageSize)], start)
-	if err != nil && err != io.EOF {
+	n, err := safemem.CopySeq(safemem.BlockSeqOf(safemem.BlockFromSafeSlice(page[:])), src)
+	if err != nil {
 		return false
 	}
 	for _, b := range page[:n] {

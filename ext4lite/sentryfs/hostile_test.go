@@ -7,6 +7,7 @@ package sentryfs
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"maps"
 	"math/rand/v2"
 	"os"
@@ -278,18 +279,40 @@ func TestTruncatedBehindOurBack(t *testing.T) {
 // TestCorruptImages walks images with random damage: errors are fine, panics
 // and endless loops are not.
 func TestCorruptImages(t *testing.T) {
-	files := sampleFiles()
-	for i := range 300 {
-		files = append(files, file{path: "many/" + pattern(64)[:20] + string(rune('a'+i%26)) + pattern(8 * (i + 1))[8*i:8*i+7], link: "empty"})
-	}
-	files = append(files, file{path: "acl", mode: 0o644, xattrs: map[string]string{"user.a": "b", "trusted.overlay.opaque": "y"}})
-	good, err := os.ReadFile(buildImage(t, files...))
+	t.Run("of our builder", func(t *testing.T) {
+		files := sampleFiles()
+		for i := range 300 {
+			files = append(files, file{path: fmt.Sprintf("many/a name of a file, number %d", i), link: "empty"})
+		}
+		files = append(files, file{path: "attr", mode: 0o644, xattrs: map[string]string{"user.a": "b", xattrOpaque: "y"}})
+		walkDamaged(t, buildImage(t, files...))
+	})
+	t.Run("of mkfs.erofs", func(t *testing.T) {
+		dir := t.TempDir()
+		for i := range 300 {
+			name := filepath.Join(dir, fmt.Sprintf("a name of a file, number %d", i))
+			if err := os.WriteFile(name, []byte(pattern(i*20)), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			unix.Setxattr(name, "user.a", []byte(pattern(i)), 0) // where the host has them
+		}
+		if err := os.Symlink("target", filepath.Join(dir, "link")); err != nil {
+			t.Fatal(err)
+		}
+		walkDamaged(t, mkfs(t, dir))
+	})
+}
+
+// walkDamaged damages copies of an image, mounts them, and walks them.
+func walkDamaged(t *testing.T, image string) {
+	t.Helper()
+	good, err := os.ReadFile(image)
 	if err != nil {
 		t.Fatal(err)
 	}
-	rounds := 150
+	rounds := 100
 	if testing.Short() {
-		rounds = 30
+		rounds = 15
 	}
 	mounted := 0
 	for seed := range rounds {
@@ -297,21 +320,24 @@ func TestCorruptImages(t *testing.T) {
 		bad := slices.Clone(good)
 		for range 1 + r.IntN(30) {
 			at := r.IntN(len(bad))
-			if r.IntN(2) == 0 {
-				at = len(bad) - 1 - r.IntN(min(len(bad), 24<<10)) // metadata is at the end
+			switch tail := min(len(bad), 24<<10); r.IntN(4) {
+			case 0, 1: // where our builder has its metadata
+				at = len(bad) - 1 - r.IntN(tail)
+			case 2: // and where mkfs.erofs has
+				at = 1152 + r.IntN(tail-1152)
 			}
 			bad[at] = byte(r.Uint32())
 			if r.IntN(8) == 0 {
 				copy(bad[at:], "\xff\xff\xff\xff\xff\xff\xff\xff")
 			}
 		}
-		image := filepath.Join(t.TempDir(), "bad")
 		if err := os.WriteFile(image, bad, 0o600); err != nil {
 			t.Fatal(err)
 		}
 		w := newWorld(t)
 		mnt, err := w.mountEROFS(image)
 		if err != nil {
+			w.mf.Destroy()
 			continue
 		}
 		mounted++
@@ -321,7 +347,7 @@ func TestCorruptImages(t *testing.T) {
 		w.unmount()
 		w.mf.Destroy()
 	}
-	if mounted < rounds/2 {
+	if mounted < rounds/3 {
 		t.Errorf("only %d of %d damaged images could be mounted: the damage is too coarse to test anything", mounted, rounds)
 	}
 }

@@ -247,6 +247,19 @@ func TestMappingOfOddExtents(t *testing.T) {
 	w.unmount()
 }
 
+// TestFileGoesOnBehindTheVolume maps a last page that the volume ends in, but
+// not the file.
+func TestFileGoesOnBehindTheVolume(t *testing.T) {
+	v := newOddVolume(t, 16<<10)
+	v.file.size = 8192 + 512
+	v.nodes["f"] = &oddNode{mode: linux.S_IFREG | 0o644, extents: []Extent{{Len: 4096 + 512, File: v.file, FileOff: 4096}}}
+	w := v.mount(t)
+	w.checkMapping("f", v.data(v.nodes["f"]))
+	if w.fs().copies.bytes.Load() != hostarch.PageSize {
+		t.Error("the last page was not copied: the guest sees what is behind the volume")
+	}
+}
+
 func TestCopiedPagesAreGivenBack(t *testing.T) {
 	v := newOddVolume(t, 1<<20)
 	v.nodes["f"] = &oddNode{mode: linux.S_IFREG | 0o644, extents: v.pieces(512)}

@@ -113,31 +113,61 @@ type Super struct {
 // DecodeSuper reads and checks a superblock. The answer's numbers are safe to
 // build a [Geometry] from. The size of the device is not known here.
 func DecodeSuper(p []byte) (*Super, error) {
+	s, torn, err := DecodeSuperTorn(p)
+	if err == nil {
+		err = torn
+	}
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// DecodeSuperTorn is DecodeSuper for a superblock that a power cut may have
+// left half written: a wrong checksum is reported apart. Such a superblock
+// serves to find the journal, which holds the whole one.
+func DecodeSuperTorn(p []byte) (s *Super, torn, err error) {
 	if len(p) < SuperSize {
-		return nil, Corrupt("superblock", "%d bytes, need %d", len(p), SuperSize)
+		return nil, nil, Corrupt("superblock", "%d bytes, need %d", len(p), SuperSize)
 	}
 	if m := le.Uint16(p[0x38:]); m != SuperMagic {
-		return nil, fmt.Errorf("superblock: magic %#04x, want %#04x: not an ext4 volume: %w", m, SuperMagic, errno.EINVAL)
+		return nil, nil, fmt.Errorf("superblock: magic %#04x, want %#04x: not an ext4 volume: %w", m, SuperMagic, errno.EINVAL)
 	}
-	s := &Super{}
+	s = &Super{}
 	copy(s.raw[:], p)
 	s.decodeFields()
 	if unknown := s.Incompat &^ SupportedIncompat; unknown != 0 {
-		return nil, fmt.Errorf("superblock: volume needs features that ext4lite does not have: %s: %w",
+		return nil, nil, fmt.Errorf("superblock: volume needs features that ext4lite does not have: %s: %w",
 			strings.Join(FeatureNames(unknown, incompatNames), ", "), errno.EOPNOTSUPP)
 	}
 	if s.HasMetadataCsum() {
 		if s.ChecksumType != checksumCRC32C {
-			return nil, Corrupt("superblock", "unknown checksum type %d", s.ChecksumType)
+			return nil, nil, Corrupt("superblock", "unknown checksum type %d", s.ChecksumType)
 		}
-		if got, want := CRC32C(^uint32(0), p[:superCsumOffset]), le.Uint32(p[superCsumOffset:]); got != want {
-			return nil, Corrupt("superblock", "checksum %#08x, computed %#08x", want, got)
-		}
+		torn = s.checkSum()
 	}
 	if err := s.check(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return s, nil
+	return s, torn, nil
+}
+
+// checkSum verifies the checksum. A superblock in which only the mark "journal
+// in use" disagrees with it is taken as in use: the mark and the checksum lie in
+// different sectors, of which a power cut may leave one unwritten.
+func (s *Super) checkSum() error {
+	p := s.raw[:]
+	want := le.Uint32(p[superCsumOffset:])
+	got := CRC32C(^uint32(0), p[:superCsumOffset])
+	if got == want {
+		return nil
+	}
+	le.PutUint32(p[0x60:], s.Incompat^IncompatRecover)
+	if CRC32C(^uint32(0), p[:superCsumOffset]) == want {
+		s.Incompat |= IncompatRecover
+		return nil
+	}
+	return Corrupt("superblock", "checksum %#08x, computed %#08x", want, got)
 }
 
 func (s *Super) decodeFields() {
