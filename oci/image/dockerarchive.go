@@ -99,7 +99,8 @@ func (s Source) selectDocker(images []dockerImage) (*dockerImage, error) {
 	var all []string
 	for i := range images {
 		all = append(all, images[i].RepoTags...)
-		if s.tag != "" && named(images[i].RepoTags, s.tag) {
+		// ListArchive selects by the configuration: an image may have no name.
+		if s.tag != "" && (named(images[i].RepoTags, s.tag) || images[i].Config == s.tag) {
 			return &images[i], nil
 		}
 	}

@@ -24,7 +24,7 @@ func newImageCommand(g *globals) *cobra.Command {
 Images are kept as read-only EROFS layers that all sandboxes share through the
 host's page cache. A layer is converted once, however many images and processes
 ask for it.`,
-		Args: cobra.NoArgs,
+		Args: exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(

@@ -60,7 +60,7 @@ func newImageInspectCommand(g *globals) *cobra.Command {
 		Short:   "Display detailed information on one or more images",
 		Long:    `Print what the store knows of images as a JSON array in docker's shape, or a line for each with --format.`,
 		Example: "  rungv image inspect debian:12\n  rungv image inspect --format '{{.Config.Cmd}}' debian:12",
-		Args:    cobra.MinimumNArgs(1),
+		Args:    atLeast(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			store, err := openImages(g)
 			if err != nil {

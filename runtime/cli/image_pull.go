@@ -64,7 +64,7 @@ oci:DIR[:TAG], oci-archive:FILE[:TAG], docker-archive:FILE[:NAME:TAG],
 rootfs:DIR, rootfs-tar:FILE. Credentials come from docker's config.json and its
 helpers; mirrors and plain-http registries from registries.json.`,
 		Example: "  rungv image pull debian:12\n  rungv image pull --platform linux/arm64 alpine\n  rungv image pull oci-archive:image.tar",
-		Args:    cobra.ExactArgs(1),
+		Args:    exactly(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runPull(cmd, g, &f, args[0])
 		},
@@ -221,7 +221,7 @@ func newLoadCommand(g *globals) *cobra.Command {
 		Short:   "Load images from a tar archive or STDIN",
 		Long:    `Load all images of an archive that docker save, image save, skopeo or buildx wrote, with their names.`,
 		Example: "  rungv image load -i images.tar\n  docker save debian:12 | rungv image load",
-		Args:    cobra.NoArgs,
+		Args:    exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return runLoad(cmd, g, &f, input)
 		},

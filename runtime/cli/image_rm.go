@@ -27,7 +27,7 @@ func newImageRmCommand(g *globals) *cobra.Command {
 		Short:   "Remove one or more images",
 		Long: `Remove names of images, and images with their last name. Layers that a running
 sandbox uses stay on the disk until it has ended and image prune runs.`,
-		Args: cobra.MinimumNArgs(1),
+		Args: atLeast(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			store, err := openImages(g)
 			if err != nil {
@@ -69,7 +69,7 @@ func newImagePruneCommand(g *globals) *cobra.Command {
 		Short: "Remove unused images",
 		Long: `Remove images without a name, with --all every image that no sandbox uses, and
 whatever an interrupted pull left behind.`,
-		Args: cobra.NoArgs,
+		Args: exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return runPrune(cmd, g, all, force)
 		},
@@ -123,7 +123,7 @@ func newSaveCommand(g *globals) *cobra.Command {
 		Long: `Write images as an archive that docker load, skopeo and others read: an OCI layout
 with docker's manifest.json. Layers are plain tars, byte for byte those that the
 image's configuration names.`,
-		Args: cobra.MinimumNArgs(1),
+		Args: atLeast(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			store, err := openImages(g)
 			if err != nil {

@@ -13,6 +13,7 @@
 package images
 
 import (
+	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -156,8 +157,8 @@ func (p *packer) AddEntry(e storage.Entry) (int, error) {
 	return e.Position, nil
 }
 
-// unpacker reads the entries of a framing file.
-type unpacker struct{ dec *json.Decoder }
+// unpacker reads the entries of a framing file, one a line.
+type unpacker struct{ lines *bufio.Scanner }
 
 // newUnpacker bounds each entry, for the file may be damaged.
 func newUnpacker(r io.Reader) (*unpacker, *gzip.Reader, error) {
@@ -165,13 +166,21 @@ func newUnpacker(r io.Reader) (*unpacker, *gzip.Reader, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return &unpacker{dec: json.NewDecoder(gz)}, gz, nil
+	lines := bufio.NewScanner(gz)
+	lines.Buffer(nil, maxEntryBytes)
+	return &unpacker{lines: lines}, gz, nil
 }
 
 // Next implements storage.Unpacker.
 func (u *unpacker) Next() (*storage.Entry, error) {
+	if !u.lines.Scan() {
+		if err := u.lines.Err(); err != nil {
+			return nil, err
+		}
+		return nil, io.EOF
+	}
 	var e storage.Entry
-	if err := u.dec.Decode(&e); err != nil {
+	if err := json.Unmarshal(u.lines.Bytes(), &e); err != nil {
 		return nil, err
 	}
 	if e.Type != storage.SegmentType && e.Type != storage.FileType || e.Size < 0 {
