@@ -172,7 +172,7 @@ func neighbourAttacks() []attack {
 		at("write a neighbour's memory", func() error { return call(unix.SYS_PROCESS_VM_WRITEV, them(), vector, 1, vector, 1, 0) }),
 		at("seize a neighbour", func() error { return call(unix.SYS_PTRACE, unix.PTRACE_SEIZE, them(), 0, 0) }),
 		at("peek into a neighbour", func() error { return call(unix.SYS_PTRACE, unix.PTRACE_PEEKDATA, them(), pointer, pointer) }),
-		at("become traced", func() error { return call(unix.SYS_PTRACE, unix.PTRACE_TRACEME, 0, 0, 0) }),
+		finally("become traced", unix.SYS_PTRACE, unix.PTRACE_TRACEME, 0, 0, 0),
 		at("take a neighbour's descriptor", func() error { return call(unix.SYS_PIDFD_GETFD, 0, 1, 0) }),
 		at("limit a neighbour", func() error { return call(unix.SYS_PRLIMIT64, them(), unix.RLIMIT_NOFILE, pointer, 0) }),
 		at("compare kernel objects", func() error { return call(unix.SYS_KCMP, them(), 1, 0, 0, 0) }),
