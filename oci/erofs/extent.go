@@ -70,8 +70,9 @@ func (im *Image) chunkExtent(ino *Inode, off int64) (Extent, error) {
 	first := off >> ino.chunkBits
 	count := min((ino.Size-1)>>ino.chunkBits+1-first, mergeChunks)
 	unit := ino.chunkUnit()
-	var buf [mergeChunks * 8]byte
-	b := buf[:count*unit]
+	buf := im.blocks.Get().(*[]byte)
+	defer im.blocks.Put(buf)
+	b := (*buf)[:count*unit]
 	if err := im.read(b, ino.tailOff+first*unit); err != nil {
 		return Extent{}, fmt.Errorf("chunk index: %w", err)
 	}

@@ -17,8 +17,8 @@ type Image struct {
 	r        io.ReaderAt
 	size     int64
 	sb       super
-	prefixes []string // long xattr name prefixes, by index
-	blocks   sync.Pool
+	prefixes []string  // long xattr name prefixes, by index
+	blocks   sync.Pool // *[]byte, for one directory block or a piece of a chunk index
 }
 
 // StatFS is what statfs(2) and the tools want to know of an image.
@@ -64,7 +64,7 @@ func Open(r io.ReaderAt, size int64) (*Image, error) {
 	}
 	im := &Image{r: r, size: size, sb: sb}
 	im.blocks.New = func() any {
-		b := make([]byte, 1<<sb.blockBits)
+		b := make([]byte, max(1<<sb.blockBits, mergeChunks*8))
 		return &b
 	}
 	if err := im.loadPrefixes(); err != nil {
