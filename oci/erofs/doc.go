@@ -35,6 +35,7 @@
 // the VFS. A broken image is answered with an error that wraps [ErrCorrupt],
 // one that needs a feature we do not read with [ErrUnsupported] and the
 // feature's name; never with a panic, an endless loop or an allocation larger
-// than a few hundred kilobytes. An Image holds no cache and may be used by any
-// number of goroutines.
+// than a few hundred kilobytes (Verify alone also keeps a few bytes for each
+// inode it has seen). An Image holds no cache and may be used by any number of
+// goroutines.
 package erofs
