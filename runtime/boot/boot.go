@@ -32,6 +32,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/cpuid"
 	"gvisor.dev/gvisor/pkg/gomaxprocs"
 	"gvisor.dev/gvisor/pkg/log"
 
@@ -183,6 +184,10 @@ func (sb *sandbox) shedHost() error {
 		return api.Errorf(api.KindUnsupported,
 			"this host is itself a gVisor sandbox: its signal frames carry no fault information, so the systrap platform cannot run in it; start rungv outside of runsc")
 	}
+	// What the processor can do is read from /proc, which an empty root lacks.
+	// Without it the Sentry would think too little of it: no FSGSBASE, which
+	// every switch to a guest would pay for.
+	cpuid.Initialize()
 	unix.Umask(0)
 	if err := lockdown.Shed(lockdown.ShedOptions{
 		Keep:      donatedFDs(sb.spec),

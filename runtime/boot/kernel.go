@@ -60,7 +60,6 @@ const guestMemoryName = "gvx-guest-memory"
 // newKernel makes the platform, the memory, the clocks, the network and the
 // kernel itself, and registers what guests may mount and open.
 func (sb *sandbox) newKernel() error {
-	cpuid.Initialize()
 	ring0.InitDefault()
 	seccheck.Initialize()
 	if err := rand.Init(); err != nil {
