@@ -254,6 +254,7 @@ func TestFileGoesOnBehindTheVolume(t *testing.T) {
 	v.file.size = 8192 + 512
 	v.nodes["f"] = &oddNode{mode: linux.S_IFREG | 0o644, extents: []Extent{{Len: 4096 + 512, File: v.file, FileOff: 4096}}}
 	w := v.mount(t)
+	defer w.unmount()
 	w.checkMapping("f", v.data(v.nodes["f"]))
 	if w.fs().copies.bytes.Load() != hostarch.PageSize {
 		t.Error("the last page was not copied: the guest sees what is behind the volume")
