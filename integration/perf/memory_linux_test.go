@@ -133,6 +133,7 @@ func descendants(t *testing.T, pid int) []int {
 // TestIdleMemory measures what an idle guest costs: the sandbox with its stubs,
 // and the launcher beside it, which waits for its end.
 func TestIdleMemory(t *testing.T) {
+	getHome(t) // before the clock runs
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	r, err := startIdle(t, ctx, "")
@@ -277,12 +278,14 @@ func TestCrowd(t *testing.T) {
 // looks at how the host maps them: the layer's own pages, shared, none private
 // to a sandbox.
 func TestPageCacheShared(t *testing.T) {
+	getHome(t) // before the clock runs
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	// Mapped and read by guest code: the pages are in its address space.
 	const script = `python3 -c '
 import mmap, time
-m = mmap.mmap(open("/usr/bin/python3").fileno(), 0, prot=mmap.PROT_READ)
+f = open("/usr/bin/python3")
+m = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)
 n = sum(m[i] for i in range(0, len(m), 4096))
 print(len(m), flush=True)
 time.sleep(1000)' > /tmp/size &

@@ -48,6 +48,9 @@ const (
 // exitSignalBase is added to a signal's number to make an exit code of it.
 const exitSignalBase = 128
 
+// errInsideGVisor refuses a host that cannot work, before anything is done.
+var errInsideGVisor = api.Errorf(api.KindUnsupported, "run a container: this host is itself a gVisor sandbox: its signal frames do not say which fault they are about, which a Sentry needs to know; run rungv outside of runsc")
+
 // run is one run under way.
 type run struct {
 	*Runner
@@ -67,6 +70,10 @@ type run struct {
 // that does not exist, a sandbox that was killed); otherwise the status is
 // zero and the error's kind is all there is.
 func (r *Runner) Run(ctx context.Context, o RunOptions) (api.ExitStatus, error) {
+	if lockdown.DetectGVisor() {
+		// The sandbox process would say so too: after the image was pulled.
+		return api.ExitStatus{}, errInsideGVisor
+	}
 	u := &run{Runner: r, o: o, began: monotonicNanos()}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
