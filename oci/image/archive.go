@@ -14,6 +14,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"syscall"
 
 	"z.gfire.dev/gvx/oci/layer"
 	"z.gfire.dev/gvx/runtime/api"
@@ -102,7 +103,11 @@ func (t *tarFiles) spool(ctx context.Context, name string, o Options) error {
 	}
 	t.f, t.temporary = tmp, true
 	if _, err := io.Copy(tmp, s); err != nil {
-		return fmt.Errorf("decompress archive %s to %s: %w", name, tmp.Name(), err)
+		kind := api.KindOf(err)
+		if errors.Is(err, syscall.ENOSPC) {
+			kind = api.KindNoSpace
+		}
+		return api.Errorf(kind, "decompress archive %s to %s: %w (TMPDIR chooses another place)", name, tmp.Name(), err)
 	}
 	_, err = tmp.Seek(0, io.SeekStart)
 	return err

@@ -158,6 +158,8 @@ type Layer struct {
 	open   func(context.Context) (io.ReadCloser, error)
 	limits layer.Limits
 	report func(Event)
+	// note is added to what a failed verification says.
+	note string
 }
 
 // NewLayer makes a layer of stored bytes: open gives what has the digest and
@@ -174,7 +176,7 @@ func (l Layer) Open(ctx context.Context) (io.ReadCloser, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newVerifier(l.observe(ctx, rc), "layer", l.Digest, l.Size), nil
+	return newVerifier(l.observe(ctx, rc), "layer"+l.note, l.Digest, l.Size), nil
 }
 
 // Uncompressed returns the layer's tar stream. The last Read fails unless both
@@ -187,7 +189,7 @@ func (l Layer) Uncompressed(ctx context.Context) (*layer.Stream, error) {
 	if l.Digest == l.DiffID {
 		// Stored plain: one hash proves both.
 		if rc, err = l.open(ctx); err == nil {
-			rc = newVerifier(l.observe(ctx, rc), "layer", "", l.Size)
+			rc = newVerifier(l.observe(ctx, rc), "layer"+l.note, "", l.Size)
 		}
 	} else {
 		rc, err = l.Open(ctx)

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	ispec "github.com/opencontainers/image-spec/specs-go/v1"
 
@@ -27,7 +28,9 @@ func DefaultPlatform() Platform {
 	return Platform{OS: "linux", Architecture: runtime.GOARCH}.normalize()
 }
 
-var platformPart = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,64}$`)
+// platformPart is compiled when it is needed: this package is linked into
+// programs that start hundreds of times a second.
+var platformPart = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_.-]{1,64}$`) })
 
 // ParsePlatform reads `--platform`: OS/ARCH[/VARIANT], or one of them alone.
 func ParsePlatform(s string) (Platform, error) {
@@ -36,7 +39,7 @@ func ParsePlatform(s string) (Platform, error) {
 		return Platform{}, errPlatform(s)
 	}
 	for _, part := range parts {
-		if !platformPart.MatchString(part) {
+		if !platformPart().MatchString(part) {
 			return Platform{}, errPlatform(s)
 		}
 	}

@@ -40,8 +40,9 @@ const (
 	hub = "docker.io"
 )
 
-// RegistryConfig is what registries.json says. See the head of regconfig.go
-// for the format.
+// RegistryConfig is what registries.json says; the head of regconfig.go has the
+// format. Registries go by the names that references show: docker.io, not
+// index.docker.io. [LoadRegistryConfig] sees to that.
 type RegistryConfig struct {
 	// Mirrors maps a registry host to base addresses, tried in order.
 	Mirrors map[string][]string `json:"mirrors,omitempty"`

@@ -8,6 +8,7 @@ package image
 import (
 	"context"
 	"encoding/base64"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -342,6 +343,40 @@ func TestRegistryRefusals(t *testing.T) {
 		_, err := mustParse(t, host+"/x:"+tag).Resolve(context.Background(), amd64())
 		wantError(t, err, want.kind, want.text, host)
 	}
+}
+
+// TestTLS: an unknown authority is refused, unless the configuration says
+// which one to trust or that any will do.
+func TestTLS(t *testing.T) {
+	h := ggcr.New(ggcr.Logger(log.New(io.Discard, "", 0)))
+	srv := httptest.NewUnstartedServer(h)
+	srv.Config.ErrorLog = log.New(io.Discard, "", 0)
+	srv.StartTLS()
+	t.Cleanup(srv.Close)
+	u, _ := url.Parse(srv.URL)
+	ref, err := name.ParseReference(u.Host + "/a:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := remote.Write(ref, testImage(t, "amd64"), remote.WithTransport(srv.Client().Transport)); err != nil {
+		t.Fatal(err)
+	}
+	_, err = mustParse(t, u.Host+"/a:1").Resolve(context.Background(), amd64())
+	wantError(t, err, api.KindUnavailable, u.Host)
+	pemFile := filepath.Join(t.TempDir(), "ca.pem")
+	block := &pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw}
+	if err := os.WriteFile(pemFile, pem.EncodeToMemory(block), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []*RegistryConfig{{CA: map[string]string{u.Host: pemFile}}, {SkipVerify: []string{u.Host}}} {
+		o := amd64()
+		o.Registries = c
+		checkImage(t, mustResolve(t, u.Host+"/a:1", o))
+	}
+	o := amd64()
+	o.Registries = &RegistryConfig{CA: map[string]string{u.Host: os.DevNull}}
+	_, err = mustParse(t, u.Host+"/a:1").Resolve(context.Background(), o)
+	wantError(t, err, api.KindInvalid, "no PEM certificate")
 }
 
 func TestPlainHTTPNeedsWord(t *testing.T) {

@@ -128,7 +128,12 @@ func (s Source) resolveRootfsDir(ctx context.Context, o Options) (*Image, error)
 	}
 	diffID := src.sum.Digest()
 	desc := ispec.Descriptor{MediaType: mediaOCILayer, Digest: diffID, Size: src.size}
-	return s.rootfsImage(ctx, o, desc, diffID, open)
+	img, err := s.rootfsImage(ctx, o, desc, diffID, open)
+	if err != nil {
+		return nil, err
+	}
+	img.Layers[0].note = " of " + s.String() + ", which was changed since it was first read"
+	return img, nil
 }
 
 // streamDir returns the tar stream of a directory.

@@ -107,7 +107,7 @@ func TestRootfsDir(t *testing.T) {
 	}
 	_, err = io.Copy(io.Discard, s)
 	s.Close()
-	wantError(t, err, api.KindImage, "longer")
+	wantError(t, err, api.KindImage, "longer", "changed since")
 	_, err = mustParse(t, "rootfs:"+filepath.Join(dir, "new")).Resolve(context.Background(), amd64())
 	wantError(t, err, api.KindInvalid, "rootfs-tar:")
 	_, err = mustParse(t, "rootfs:"+filepath.Join(dir, "none")).Resolve(context.Background(), amd64())

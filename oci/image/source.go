@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 
 	"github.com/distribution/reference"
 	"github.com/opencontainers/go-digest"
@@ -38,8 +39,11 @@ const (
 )
 
 // layoutTag is what may select an image in a layout or an archive: a tag, or a
-// whole reference.
-var layoutTag = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+/:@-]{0,511}$`)
+// whole reference. It is compiled when it is needed: this package is linked
+// into programs that start hundreds of times a second.
+var layoutTag = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+/:@-]{0,511}$`)
+})
 
 // Source is a parsed reference. Its zero value is not valid; use [Parse].
 type Source struct {
@@ -128,7 +132,7 @@ func parseSelected(t Transport, ref, rest string) (Source, error) {
 		return Source{}, err
 	}
 	switch {
-	case tag == "" && strings.HasSuffix(rest, ":"), tag != "" && !layoutTag.MatchString(tag):
+	case tag == "" && strings.HasSuffix(rest, ":"), tag != "" && !layoutTag().MatchString(tag):
 		return Source{}, api.Errorf(api.KindInvalid, "image reference %q: %q is not a tag: %s", ref, tag, adviceRef)
 	case tag != "" && dgst != "":
 		return Source{}, api.Errorf(api.KindInvalid, "image reference %q: give a tag or a digest, not both", ref)
