@@ -63,7 +63,7 @@ func TestPython(t *testing.T) {
 	}
 	script := fmt.Sprintf(`cd %s
 code=0
-python3 -m test -j2 --timeout %d --junit-xml /tmp/junit.xml %s >&2 || code=$?
+python3 -m test -j2 -u network --timeout %d --junit-xml /tmp/junit.xml %s >&2 || code=$?
 cat /tmp/junit.xml
 exit $code
 `, pythonHome, pythonTestSeconds, strings.Join(selection, " "))

@@ -116,7 +116,6 @@ type difference struct {
 // run at all.
 func compare(here, baseline *suiteResult) []difference {
 	var differences []difference
-	blamed := make(map[string]bool) // modules with a difference among tests
 	for id, base := range baseline.tests {
 		now, ran := here.tests[id]
 		if !ran {
@@ -124,15 +123,18 @@ func compare(here, baseline *suiteResult) []difference {
 		}
 		if worse(now, base) {
 			differences = append(differences, difference{id, now, base})
-			blamed[moduleOf(id)] = true
 		}
+	}
+	byTest := differences
+	explained := func(module string) bool {
+		return slices.ContainsFunc(byTest, func(d difference) bool { return strings.HasPrefix(d.id, "test."+module+".") })
 	}
 	for name, base := range baseline.modules {
 		now, ran := here.modules[name]
 		if !ran {
 			now = failed
 		}
-		if worse(now, base) && !blamed[name] {
+		if worse(now, base) && !explained(name) {
 			differences = append(differences, difference{name, now, base})
 		}
 	}
@@ -144,16 +146,6 @@ func compare(here, baseline *suiteResult) []difference {
 // baseline runs is one too.
 func worse(here, baseline outcome) bool {
 	return here != baseline && here != passed && !(here == skipped && baseline == failed)
-}
-
-// moduleOf returns the module of a test's id.
-func moduleOf(id string) string {
-	for part := range strings.SplitSeq(id, ".") {
-		if strings.HasPrefix(part, "test_") {
-			return part
-		}
-	}
-	return id
 }
 
 // knownDifference is one line of the list of known differences.
