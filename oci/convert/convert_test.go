@@ -94,6 +94,13 @@ func TestDefaultsAndOverrides(t *testing.T) {
 	}
 }
 
+func TestVolumesAreDirectories(t *testing.T) {
+	img := ispec.ImageConfig{Cmd: []string{"sh"}, Volumes: map[string]struct{}{"/data": {}, "b/../c/": {}, "/": {}, "/x\x00": {}}}
+	if got := convertOK(t, img, Options{}).Container.Directories; !slices.Equal(got, []string{"/data", "/c"}) {
+		t.Errorf("directories %q", got)
+	}
+}
+
 func TestFiles(t *testing.T) {
 	s := convertOK(t, ispec.ImageConfig{Cmd: []string{"sh"}}, Options{
 		AddHosts: []Host{{"db", "10.1.2.3"}}, DNS: []string{"1.1.1.1"}, DNSSearch: []string{"a", "b"}, DNSOption: []string{"ndots:2"}})

@@ -11,6 +11,10 @@ package convert
 
 import (
 	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
 
 	ispec "github.com/opencontainers/image-spec/specs-go/v1"
 
@@ -162,6 +166,7 @@ func Sandbox(in Input) (*api.Sandbox, error) {
 				ReadOnly:  o.ReadOnly,
 			},
 			Mounts:       o.Tmpfs,
+			Directories:  volumes(in.Image),
 			Files:        files(o, hostname),
 			ShmSizeBytes: o.ShmSizeBytes,
 			Privileged:   o.Privileged,
@@ -175,6 +180,18 @@ func Sandbox(in Input) (*api.Sandbox, error) {
 		s.Container.Rootfs.Layers = append(s.Container.Rootfs.Layers, api.Layer{FD: api.NoFD, Format: "erofs", DiffID: diffID})
 	}
 	return s, nil
+}
+
+// volumes are the places of the image's volumes that a spec can name; docker
+// ignores "/" too.
+func volumes(img ispec.ImageConfig) []string {
+	var dirs []string
+	for _, dir := range slices.Sorted(maps.Keys(img.Volumes)) {
+		if clean := path.Clean("/" + dir); clean != "/" && !strings.Contains(clean, "\x00") {
+			dirs = append(dirs, clean)
+		}
+	}
+	return dirs
 }
 
 // command is docker's rule: an entry point, then a command; whoever replaces

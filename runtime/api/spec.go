@@ -113,6 +113,9 @@ type Container struct {
 	// Mounts are made in this order, on top of the rootfs and of the defaults
 	// (/proc, /sys, /sys/fs/cgroup, /dev, /dev/pts, /dev/shm, /dev/mqueue).
 	Mounts []Mount `json:"mounts,omitempty"`
+	// Directories are made on the rootfs where they are missing: the places
+	// of volumes that the image declares.
+	Directories []string `json:"directories,omitempty"`
 	// Files are small files placed over the rootfs (/etc/hosts, …), each as a
 	// bind mount of its own, as docker does.
 	Files []File `json:"files,omitempty"`

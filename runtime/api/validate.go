@@ -17,7 +17,7 @@ const (
 	MaxCores = 1024
 	// MaxLayers is what overlay stacks need: docker stops at 127 layers.
 	MaxLayers = 500
-	// MaxMounts bounds additional mounts.
+	// MaxMounts bounds additional mounts, and directories to make.
 	MaxMounts = 4096
 	// MaxFiles and MaxFileBytes bound the files placed over the rootfs.
 	MaxFiles     = 64
@@ -62,6 +62,8 @@ func (c *Container) validate() error {
 		return Errorf(KindLimit, "container %s: %d layers, at most %d", c.ID, len(c.Rootfs.Layers), MaxLayers)
 	case len(c.Mounts) > MaxMounts:
 		return Errorf(KindLimit, "container %s: %d mounts, at most %d", c.ID, len(c.Mounts), MaxMounts)
+	case len(c.Directories) > MaxMounts:
+		return Errorf(KindLimit, "container %s: %d directories to make, at most %d", c.ID, len(c.Directories), MaxMounts)
 	case len(c.Files) > MaxFiles:
 		return Errorf(KindLimit, "container %s: %d files, at most %d", c.ID, len(c.Files), MaxFiles)
 	}
@@ -76,6 +78,11 @@ func (c *Container) validate() error {
 		}
 		if m.Type != MountTmpfs {
 			return Errorf(KindInvalid, "container %s: mount %s: unknown type %q", c.ID, m.Target, m.Type)
+		}
+	}
+	for _, d := range c.Directories {
+		if err := checkTarget(d); err != nil {
+			return Errorf(KindInvalid, "container %s: directory: %w", c.ID, err)
 		}
 	}
 	for _, f := range c.Files {

@@ -61,8 +61,14 @@ func (m *mounter) mountDefaults() error {
 	return nil
 }
 
-// mountExtra mounts what the spec adds, in its order.
+// mountExtra makes the directories and then the mounts that the spec adds, in
+// its order.
 func (m *mounter) mountExtra() error {
+	for _, dir := range m.spec.Directories {
+		if err := m.makeDirectories(dir); err != nil {
+			return err
+		}
+	}
 	for i := range m.spec.Mounts {
 		e := &m.spec.Mounts[i]
 		mode := e.Mode

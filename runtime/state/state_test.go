@@ -216,6 +216,9 @@ func TestNames(t *testing.T) {
 		if _, err := s.Create(Record{}, bad); api.KindOf(err) != api.KindInvalid {
 			t.Errorf("name %q: %v", bad, err)
 		}
+		if bad == "a" {
+			continue // It may be the beginning of an id.
+		}
 		if _, err := s.Get(bad); api.KindOf(err) != api.KindNotFound {
 			t.Errorf("get %q: %v", bad, err)
 		}

@@ -165,7 +165,7 @@ func (s *Store) nameOwner(name string) (id string, gone bool) {
 		return "", errors.Is(err, fs.ErrNotExist)
 	}
 	id = filepath.Base(target)
-	if !validID.MatchString(id) {
+	if !isID(id) {
 		return "", true
 	}
 	_, err = os.Lstat(filepath.Join(s.Dir(id), fileRecord))
@@ -175,7 +175,7 @@ func (s *Store) nameOwner(name string) (id string, gone bool) {
 // Resolve returns the id that a full id, a name, or the beginning of an id
 // stands for, in docker's order.
 func (s *Store) Resolve(ref string) (string, error) {
-	if validID.MatchString(ref) {
+	if isID(ref) {
 		if _, err := os.Lstat(s.Dir(ref)); err == nil {
 			return ref, nil
 		}
@@ -248,7 +248,7 @@ func (s *Store) ids() ([]string, error) {
 	}
 	ids := make([]string, 0, len(entries))
 	for _, e := range entries {
-		if validID.MatchString(e.Name()) {
+		if isID(e.Name()) {
 			ids = append(ids, e.Name())
 		}
 	}
