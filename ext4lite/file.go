@@ -189,6 +189,9 @@ func (i *Inode) zeroWritten(from, to int64) error {
 	if err != nil || !ok || e.Unwritten || from >= to {
 		return err
 	}
+	if i.moves(from, to-from) {
+		i.invalidate(from/bs*bs, bs)
+	}
 	at := (int64(e.Physical)-int64(e.Logical))*bs + from
 	_, err = i.fs.dev.WriteAt(make([]byte, to-from), at)
 	return err
@@ -204,6 +207,9 @@ func (i *Inode) writeRun(p []byte, off int64) (int, error) {
 	}
 	if ok && !e.Unwritten {
 		n := int(min(int64(len(p)), int64(e.End())*bs-off))
+		if i.moves(off, int64(n)) {
+			i.invalidate(off, int64(n)) // faults wait for mu, then find the new place
+		}
 		if _, err := i.fs.dev.WriteAt(p[:n], (int64(e.Physical)-int64(e.Logical))*bs+off); err != nil {
 			return 0, err
 		}

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"z.gfire.dev/gvx/ext4lite/delta"
 	"z.gfire.dev/gvx/ext4lite/device"
 	"z.gfire.dev/gvx/ext4lite/internal/alloc"
 	"z.gfire.dev/gvx/ext4lite/internal/disk"
@@ -108,13 +109,14 @@ func Open(dev Device, o Options) (*FS, error) {
 	return fs, nil
 }
 
-// OpenFile opens the volume in a host file and locks the file.
+// OpenFile opens the volume in a host file, plain or a delta, and locks the
+// file.
 func OpenFile(path string, o Options) (*FS, error) {
 	access := device.ReadWrite
 	if o.ReadOnly {
 		access = device.ReadOnly
 	}
-	dev, err := device.OpenFile(path, access)
+	dev, err := delta.OpenAny(path, access)
 	if err != nil {
 		return nil, fmt.Errorf("open volume %s: %w", path, err)
 	}

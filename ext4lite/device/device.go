@@ -46,6 +46,22 @@ type Place struct {
 	File   *os.File
 	Offset int64
 	Len    int64
+	// Owned says that a write to this range would go to this very place.
+	Owned bool
+}
+
+// Mover is a Device that keeps a range somewhere else once it is written.
+type Mover interface {
+	// Moves tells whether a write would move any of the range.
+	Moves(off, n int64) bool
+}
+
+// Orderer is a Device that keeps notes about writes, which must be stored
+// before later writes that depend on them.
+type Orderer interface {
+	// Order stores the notes of all writes so far, without waiting for the
+	// disk. Sync does so too.
+	Order() error
 }
 
 // Preallocator is a Device that can reserve the host's space for a range, so
@@ -178,7 +194,7 @@ func (d *File) Preallocate(off, n int64) error { return preallocate(d.f, off, n)
 
 // Locate answers with the file itself.
 func (d *File) Locate(off, n int64, write bool) (Place, error) {
-	return Place{File: d.f, Offset: off, Len: n}, nil
+	return Place{File: d.f, Offset: off, Len: n, Owned: !d.readonly}, nil
 }
 
 // Close closes the file, which releases the lock.

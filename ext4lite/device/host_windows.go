@@ -51,3 +51,6 @@ func lock(f *os.File, exclusive bool) error {
 	}
 	return err
 }
+
+// nextData takes everything as data; copies look for zeros themselves.
+func nextData(f *os.File, off, size int64) (int64, error) { return off, nil }

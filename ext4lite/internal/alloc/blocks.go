@@ -247,3 +247,51 @@ func (a *Allocator) TakeDiscards(queue *[]Run) []Run {
 	*queue = nil
 	return out
 }
+
+// ReserveFree reserves every free run of a group.
+func (a *Allocator) ReserveFree(gr uint32) ([]Run, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.groups[gr].Flags&disk.GroupBlockUninit != 0 {
+		return nil, nil // nothing was ever written there
+	}
+	p, err := a.load(gr)
+	if err != nil {
+		return nil, err
+	}
+	var out []Run
+	end := a.g.GroupLen(gr)
+	for s := nextClear(p.busy, 0, end); s < end; s = nextClear(p.busy, s, end) {
+		out = append(out, a.reserve(gr, s, nextSet(p.busy, s, end)-s))
+	}
+	return out, nil
+}
+
+// UnusedTable gives the runs of a group's inode table blocks in which no inode
+// is in use.
+func (a *Allocator) UnusedTable(gr uint32) ([]Run, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	p := &a.groups[gr]
+	if p.Flags&disk.GroupInodeUninit != 0 {
+		return nil, nil
+	}
+	b, err := a.inodeBitmap(gr)
+	if err != nil {
+		return nil, err
+	}
+	var out []Run
+	per := uint64(a.g.BlockSize / a.g.InodeSize)
+	for i := range a.g.ItableBlocks {
+		from, to := i*per, min((i+1)*per, uint64(a.g.InodesPerGroup))
+		if gr == 0 && from < uint64(a.g.FirstIno) || nextSet(b.Data, from, to) != to {
+			continue
+		}
+		if k := len(out); k > 0 && out[k-1].Start+out[k-1].N == p.InodeTable+i {
+			out[k-1].N++
+		} else {
+			out = append(out, Run{Start: p.InodeTable + i, N: 1})
+		}
+	}
+	return out, nil
+}

@@ -94,13 +94,7 @@ func (a *Allocator) editInodes(h *journal.Handle, gr uint32) (*journal.Buf, erro
 		p.Flags &^= disk.GroupInodeUninit
 	} else {
 		var err error
-		b, err = a.m.Get(p.InodeBitmap, func(data []byte) error {
-			if a.g.Csum && a.g.InodeBitmapSum(data) != p.InodeBitmapCsum {
-				return disk.Corrupt("inode bitmap", "group %d: wrong checksum", gr)
-			}
-			return nil
-		})
-		if err != nil {
+		if b, err = a.inodeBitmap(gr); err != nil {
 			return nil, err
 		}
 	}
@@ -108,6 +102,17 @@ func (a *Allocator) editInodes(h *journal.Handle, gr uint32) (*journal.Buf, erro
 	p.inodes = b
 	a.touch(h, gr)
 	return b, nil
+}
+
+// inodeBitmap reads an initialised inode bitmap.
+func (a *Allocator) inodeBitmap(gr uint32) (*journal.Buf, error) {
+	p := &a.groups[gr]
+	return a.m.Get(p.InodeBitmap, func(data []byte) error {
+		if a.g.Csum && a.g.InodeBitmapSum(data) != p.InodeBitmapCsum {
+			return disk.Corrupt("inode bitmap", "group %d: wrong checksum", gr)
+		}
+		return nil
+	})
 }
 
 // FreeInode gives an inode up.
@@ -148,7 +153,7 @@ func (a *Allocator) InodeUsed(ino uint32) (bool, error) {
 	if p.Flags&disk.GroupInodeUninit != 0 {
 		return false, nil
 	}
-	b, err := a.m.Get(p.InodeBitmap, nil)
+	b, err := a.inodeBitmap(gr)
 	if err != nil {
 		return false, err
 	}

@@ -10,6 +10,9 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"z.gfire.dev/gvx/ext4lite/device"
+	"z.gfire.dev/gvx/ext4lite/internal/disk"
 )
 
 // CommitThrough returns when transaction tid, and all before it, are
@@ -179,6 +182,9 @@ func (m *Manager) writeSuper(start uint32) error {
 
 func (m *Manager) sync() error {
 	if !m.host {
+		if o, ok := m.st.Dev.(device.Orderer); ok {
+			return o.Order()
+		}
 		return nil
 	}
 	return m.st.Dev.Sync()
@@ -286,6 +292,47 @@ func (m *Manager) Flush(finish func() error) error {
 	}
 	m.dirtyLog = false
 	return nil
+}
+
+// WithEmptyLog calls fn with the runs of blocks that hold an empty log. It does
+// nothing if the log is in use.
+func (m *Manager) WithEmptyLog(fn func(r disk.Range) error) error {
+	m.commitMu.Lock()
+	defer m.commitMu.Unlock()
+	if m.super == nil || m.dirtyLog {
+		return nil
+	}
+	for _, e := range m.area {
+		from := max(e.Logical, m.super.First)
+		if uint64(from) >= e.End() {
+			continue
+		}
+		if err := fn(disk.Range{Start: e.Physical + uint64(from-e.Logical), N: e.End() - uint64(from)}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// PunchClean calls fn, which makes blocks read as zero, if none of them was
+// changed since it was last written home. The blocks are dropped from the
+// cache.
+func (m *Manager) PunchClean(r disk.Range, fn func() error) error {
+	m.commitMu.Lock()
+	defer m.commitMu.Unlock()
+	m.barrier.Lock()
+	defer m.barrier.Unlock()
+	m.pendingMu.Lock()
+	defer m.pendingMu.Unlock()
+	for b := r.Start; b < r.Start+r.N; b++ {
+		if _, ok := m.pending[b]; ok || m.running.bufs[b] != nil {
+			return nil
+		}
+	}
+	for b := r.Start; b < r.Start+r.N; b++ {
+		m.cache.drop(b)
+	}
+	return fn()
 }
 
 // Sync makes file data durable that no transaction waits for.

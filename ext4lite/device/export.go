@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// The host's operations on files, for devices that are made of several.
+
+package device
+
+import (
+	"errors"
+	"os"
+)
+
+// Skipper is a Device that knows where it holds nothing.
+type Skipper interface {
+	// NextData gives the first offset from off on that may hold anything but
+	// zeros, or the size.
+	NextData(off int64) (int64, error)
+}
+
+// NextData asks the host for the next data.
+func (d *File) NextData(off int64) (int64, error) { return nextData(d.f, off, d.Size()) }
+
+// Datasync makes a file's data durable.
+func Datasync(f *os.File) error { return datasync(f) }
+
+// PunchFile frees a range of a file, or writes zeros where the host cannot.
+func PunchFile(f *os.File, off, n int64) error {
+	err := punch(f, off, n)
+	if errors.Is(err, errors.ErrUnsupported) {
+		return WriteZeros(f, off, n)
+	}
+	return err
+}
