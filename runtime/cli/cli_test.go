@@ -198,6 +198,7 @@ func TestVersionAndHelp(t *testing.T) {
 		"version -f json":                      `"Client":`,
 		"--version":                            "rungv version",
 		"run --help":                           "Usage:",
+		"run -h":                               "Usage:",
 		"":                                     "Usage:",
 		"completion bash":                      "bash completion",
 	} {

@@ -9,6 +9,7 @@ import (
 	"os"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
 	"z.gfire.dev/gvx/runtime/api"
@@ -50,6 +51,14 @@ exist.`,
 			return &exitError{code: container.ExitCode(err), err: err}
 		},
 	}
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		// A host name without its value is somebody who asks for help.
+		var missing *pflag.ValueRequiredError
+		if errors.As(err, &missing) && missing.GetSpecifiedName() == "h" {
+			return cmd.Help()
+		}
+		return &usageError{err: err, verb: cmd.CommandPath()}
+	})
 	// What follows IMAGE is the guest's, flags included.
 	cmd.Flags().SetInterspersed(false)
 	f.register(cmd)

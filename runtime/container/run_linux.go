@@ -248,7 +248,7 @@ func (u *run) supervise(ctx context.Context) (api.ExitStatus, error) {
 		return u.failedToStart(err)
 	}
 	err = u.handle.Update(func(rec *state.Record) error {
-		rec.StartedAt, rec.Phases, rec.Layers = time.Now(), started.Phases, started.Lockdown
+		rec.StartedAt, rec.Phases, rec.Layers = time.Now().UTC(), started.Phases, started.Lockdown
 		return rec.SetState(api.StateRunning)
 	})
 	if err != nil {
@@ -292,9 +292,9 @@ func (u *run) failedToStart(cause error) (api.ExitStatus, error) {
 	u.process.Kill()
 	u.process.End(endGrace)
 	if sig := u.signals.fatal(); sig != 0 {
-		return api.ExitStatus{Code: exitSignalBase + int(sig), Signal: int(sig), At: time.Now()}, nil
+		return api.ExitStatus{Code: exitSignalBase + int(sig), Signal: int(sig), At: time.Now().UTC()}, nil
 	}
-	exit := api.ExitStatus{Code: ExitCode(cause), At: time.Now()}
+	exit := api.ExitStatus{Code: ExitCode(cause), At: time.Now().UTC()}
 	return exit, fmt.Errorf("failed to start the container: %w", cause)
 }
 
@@ -308,7 +308,7 @@ func (u *run) lost(cause error) (api.ExitStatus, error) {
 	if err := u.streams.Drain(); err != nil {
 		u.warn("%v", err)
 	}
-	exit := api.ExitStatus{Code: exitOwnFailure, At: time.Now()}
+	exit := api.ExitStatus{Code: exitOwnFailure, At: time.Now().UTC()}
 	if ending.Signal != 0 {
 		exit.Code, exit.Signal = exitSignalBase+int(ending.Signal), int(ending.Signal)
 	}

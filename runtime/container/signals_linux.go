@@ -120,7 +120,7 @@ func (u *run) signal(sig os.Signal) (api.ExitStatus, bool) {
 			return api.ExitStatus{}, false
 		}
 		u.process.End(endGrace)
-		return api.ExitStatus{Code: exitSignalBase + int(n), Signal: int(n), At: time.Now()}, true
+		return api.ExitStatus{Code: exitSignalBase + int(n), Signal: int(n), At: time.Now().UTC()}, true
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()

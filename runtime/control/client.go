@@ -62,7 +62,7 @@ func (c *Client) Wait(ctx context.Context, container string) (api.ExitStatus, er
 		Code:      int(r.GetCode()),
 		Signal:    int(r.GetSignal()),
 		OOMKilled: r.GetOomKilled(),
-		At:        time.Now(),
+		At:        time.Now().UTC(),
 	}
 	if at := r.GetAt(); at.IsValid() {
 		e.At = at.AsTime()

@@ -9,13 +9,13 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"runtime"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 
 	"z.gfire.dev/gvx/runtime/api"
 	"z.gfire.dev/gvx/runtime/control"
+	"z.gfire.dev/gvx/runtime/lockdown"
 )
 
 const (
@@ -178,7 +178,7 @@ func controlPair() (near net.Conn, far *os.File, err error) {
 func forkProcess(files []*os.File, adjust func(*syscall.SysProcAttr) error) (*Process, error) {
 	p := &Process{done: make(chan struct{})}
 	forked := make(chan error, 1)
-	onOwnThread(func() {
+	lockdown.OnOwnThread(func() {
 		attr := &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
 		if adjust != nil {
 			if err := adjust(attr); err != nil {
@@ -204,24 +204,4 @@ func forkProcess(files []*os.File, adjust func(*syscall.SysProcAttr) error) (*Pr
 		return nil, err
 	}
 	return p, nil
-}
-
-// onOwnThread runs f on a thread of its own, which ends with it: what f does to
-// the thread stays there. The process' first thread cannot end, so when the
-// scheduler offers that one, it is kept busy until another has been found.
-func onOwnThread(f func()) {
-	go func() {
-		runtime.LockOSThread()
-		if unix.Gettid() != unix.Getpid() {
-			f() // Never unlocked: the thread ends with this goroutine.
-			return
-		}
-		found := make(chan struct{})
-		onOwnThread(func() {
-			close(found)
-			f()
-		})
-		<-found
-		runtime.UnlockOSThread()
-	}()
 }

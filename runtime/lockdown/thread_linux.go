@@ -8,6 +8,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// OnOwnThread is for a launcher: it runs f, which forks a sandbox process and
+// waits for it, on a thread of its own, as [Outer.Apply] asks for. It returns
+// at once.
+func OnOwnThread(f func()) { onOwnThread(f) }
+
 // onOwnThread runs f on a thread that runs nothing else, before or after, and
 // ends when f returns. f may give that thread restrictions that cannot be
 // taken back. It returns at once.

@@ -87,7 +87,7 @@ func (s *Store) Create(r Record, name string) (*Handle, error) {
 	}
 	defer unlock()
 
-	r.Version, r.ID, r.State, r.CreatedAt = RecordVersion, NewID(), api.StateCreating, time.Now()
+	r.Version, r.ID, r.State, r.CreatedAt = RecordVersion, NewID(), api.StateCreating, time.Now().UTC()
 	r.Launcher = self()
 	if r.Name, err = s.claimName(name, r.ID); err != nil {
 		return nil, err
