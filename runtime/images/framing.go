@@ -118,20 +118,28 @@ func (f *framer) finish() error {
 // errGaveUp is what the second reader sees when the first gave up.
 var errGaveUp = errors.New("layer conversion ended")
 
+// contentEntry is a file whose content the layer has to give back.
+type contentEntry struct {
+	name string
+	size int64
+}
+
 // packer writes entries and refuses what unpacking could not find again.
 type packer struct {
 	gz    *gzip.Writer
 	enc   *json.Encoder
 	pos   int
 	bytes int64
-	// contents are the clean paths that had content so far.
-	contents map[string]struct{}
+	// contents are the entries that had content so far, in order; seen
+	// has their names.
+	contents []contentEntry
+	seen     map[string]struct{}
 	writeErr error
 }
 
 func newPacker(w io.Writer) *packer {
 	gz, _ := gzip.NewWriterLevel(w, gzip.BestSpeed) // Fails for unknown levels only.
-	return &packer{gz: gz, enc: json.NewEncoder(gz), contents: map[string]struct{}{}}
+	return &packer{gz: gz, enc: json.NewEncoder(gz), seen: map[string]struct{}{}}
 }
 
 // AddEntry implements storage.Packer.
@@ -142,11 +150,12 @@ func (p *packer) AddEntry(e storage.Entry) (int, error) {
 	} else {
 		p.bytes += e.Size
 		name := cleanMember(e.GetName())
-		if _, ok := p.contents[name]; ok {
+		if _, ok := p.seen[name]; ok {
 			return -1, fmt.Errorf("%q is there more than once", name)
 		}
 		if e.Size > 0 {
-			p.contents[name] = struct{}{}
+			p.seen[name] = struct{}{}
+			p.contents = append(p.contents, contentEntry{name, e.Size})
 		}
 	}
 	if err := p.enc.Encode(e); err != nil {
@@ -201,37 +210,20 @@ type layerFiles interface {
 	OpenFile(path string) (r io.ReadCloser, size int64, err error)
 }
 
-// checkFraming makes sure that each content of the framing file is where the
-// unpacker will look for it. It returns errNoFraming if not.
-func checkFraming(split *os.File, files layerFiles) error {
-	if _, err := split.Seek(0, io.SeekStart); err != nil {
-		return err
-	}
-	u, gz, err := newUnpacker(split)
-	if err != nil {
-		return err
-	}
-	defer gz.Close()
-	for {
-		e, err := u.Next()
-		if err == io.EOF {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		if e.Type != storage.FileType || e.Size == 0 {
-			continue
-		}
-		r, size, err := files.OpenFile(cleanMember(e.GetName()))
+// checkContents makes sure that each content is where the unpacker will look
+// for it. It returns errNoFraming if not.
+func checkContents(contents []contentEntry, files layerFiles) error {
+	for _, c := range contents {
+		r, size, err := files.OpenFile(c.name)
 		if err != nil {
 			return fmt.Errorf("%w: %w", errNoFraming, err)
 		}
 		r.Close()
-		if size != e.Size {
-			return fmt.Errorf("%w: %q has %d bytes, not %d", errNoFraming, e.GetName(), size, e.Size)
+		if size != c.size {
+			return fmt.Errorf("%w: %q has %d bytes, not %d", errNoFraming, c.name, size, c.size)
 		}
 	}
+	return nil
 }
 
 // getter adapts layerFiles to tar-split.

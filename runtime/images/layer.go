@@ -144,9 +144,6 @@ func (s *Store) convertLayer(ctx context.Context, j *layerJob, key hexDigest, vi
 		Converter: converterVersion, Framing: framingSplit,
 	}
 	err = s.stream(ctx, j, view, rec, out, split)
-	if err == nil {
-		err = s.finishFraming(out, split)
-	}
 	switch {
 	case errors.Is(err, errNeedsLower):
 		mark := &layerRecord{Version: Version, Key: rec.Key, DiffID: j.DiffID, Converter: converterVersion, Implicit: true}
@@ -207,16 +204,14 @@ func (s *Store) stream(ctx context.Context, j *layerJob, view *lowerView, rec *l
 		fr.abort()
 		return err
 	}
-	return fr.finish()
-}
-
-// finishFraming checks the framing against what was written.
-func (s *Store) finishFraming(out, split *temp) error {
+	if err := fr.finish(); err != nil {
+		return err
+	}
 	files, err := openLayerFiles(out.File)
 	if err != nil {
 		return err
 	}
-	return checkFraming(split.File, files)
+	return checkContents(fr.pack.contents, files)
 }
 
 // keepTar stores the tar of a layer that has no framing, from a second reading

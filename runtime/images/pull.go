@@ -64,33 +64,23 @@ func (s *Store) Pull(ctx context.Context, ref string, o PullOptions) (*Image, er
 	if err != nil {
 		return nil, err
 	}
-	if policy != PullAlways {
+	// An image ID is no reference; it can only be present.
+	src, parseErr := image.Parse(ref)
+	if remote := parseErr != nil || src.Transport() == image.Registry; remote && policy != PullAlways {
 		img, err := s.present(ref, o.Platform)
-		if err == nil || api.KindOf(err) != api.KindNotFound {
+		_, notID := hexOf(digest.Digest(ref))
+		if err == nil || api.KindOf(err) != api.KindNotFound || policy == PullNever || notID == nil {
 			return img, err
 		}
-		if policy == PullNever && !isLocal(ref) {
-			return nil, err
-		}
 	}
-	src, err := image.Parse(ref)
-	if err != nil {
-		return nil, err
+	if parseErr != nil {
+		return nil, parseErr
 	}
 	return s.pullSource(ctx, src, o)
 }
 
-// isLocal reports whether ref is a file or directory, not a registry's.
-func isLocal(ref string) bool {
-	src, err := image.Parse(ref)
-	return err == nil && src.Transport() != image.Registry
-}
-
 // present finds a whole image for the platform in the store, or is not-found.
 func (s *Store) present(ref string, want image.Platform) (*Image, error) {
-	if isLocal(ref) {
-		return nil, notFound(ref)
-	}
 	img, err := s.Get(ref)
 	if err != nil {
 		return nil, err

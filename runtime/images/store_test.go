@@ -145,6 +145,9 @@ func TestPolicies(t *testing.T) {
 	if _, err := s.Pull(ctx, ref, PullOptions{Policy: "sometimes"}); api.KindOf(err) != api.KindInvalid {
 		t.Errorf("unknown policy: %v", err)
 	}
+	if _, err := s.Pull(ctx, "sha256:"+strings.Repeat("0", 64), PullOptions{}); api.KindOf(err) != api.KindNotFound || !strings.HasPrefix(err.Error(), "No such image") {
+		t.Errorf("unknown ID: %v", err)
+	}
 	if _, err := s.Pull(ctx, reg.host+"/nothing:1", PullOptions{}); err == nil {
 		t.Error("pull of an unknown repository succeeded")
 	}
