@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -314,4 +315,24 @@ func TestPsAndInspectOfARecord(t *testing.T) {
 	expect("", "ps", "-q")
 	expect("exited 137 launcher died: the sandbox ended with it", "inspect", "-f", "{{.State.Status}} {{.State.ExitCode}} {{.State.Error}}", "box")
 	expect("box", "rm", "box")
+}
+
+func TestStateRoot(t *testing.T) {
+	linuxOnly(t)
+	if os.Geteuid() == 0 {
+		g := &globals{}
+		if dir, err := g.stateRoot(); dir != "/run/gvx" || err != nil {
+			t.Errorf("root's: %s, %v", dir, err)
+		}
+		return
+	}
+	own := t.TempDir()
+	fallback := filepath.Join(os.TempDir(), "gvx-"+strconv.Itoa(os.Getuid()))
+	for runtimeDir, want := range map[string]string{own: filepath.Join(own, "gvx"), "/": fallback, "": fallback, "relative": fallback} {
+		t.Setenv("XDG_RUNTIME_DIR", runtimeDir)
+		g := &globals{}
+		if dir, err := g.stateRoot(); dir != want || err != nil {
+			t.Errorf("XDG_RUNTIME_DIR=%q: %s, want %s, %v", runtimeDir, dir, want, err)
+		}
+	}
 }

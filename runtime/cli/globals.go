@@ -113,10 +113,8 @@ func (g *globals) stateRoot() (string, error) {
 	case runtime.GOOS == "linux" && os.Geteuid() == 0:
 		return "/run/gvx", nil
 	}
-	if dir := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) {
-		if fi, err := os.Stat(dir); err == nil && fi.IsDir() {
-			return filepath.Join(dir, "gvx"), nil
-		}
+	if dir := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) && isOurs(dir) {
+		return filepath.Join(dir, "gvx"), nil
 	}
 	return filepath.Join(os.TempDir(), "gvx-"+strconv.Itoa(os.Getuid())), nil
 }
