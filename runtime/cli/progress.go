@@ -182,7 +182,7 @@ func (b *bars) Event(e images.Event) {
 func (b *bars) add(name string, e images.Event) *layerBar {
 	l := &layerBar{status: e.Status}
 	l.bar = b.p.New(max(e.Total, 1), mpb.BarStyle().Lbound("[").Filler("=").Tip(">").Padding(" ").Rbound("]"),
-		mpb.PrependDecorators(decor.Name(name+": ")),
+		mpb.PrependDecorators(decor.Name(name+":")),
 		mpb.AppendDecorators(decor.OnComplete(decor.Any(byteCounts), "done")),
 		mpb.BarFillerOnComplete(""),
 	)

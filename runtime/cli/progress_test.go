@@ -43,7 +43,7 @@ func TestBarsEnd(t *testing.T) {
 		}
 		b.Close()
 		if n == len(someEvents()) {
-			for _, want := range []string{shortDigest(digest.FromString("a")) + ": ", "mirror.example failed", "done"} {
+			for _, want := range []string{shortDigest(digest.FromString("a")) + ":", "mirror.example failed", "done"} {
 				if !strings.Contains(out.String(), want) {
 					t.Errorf("display lacks %q:\n%s", want, out.String())
 				}
