@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// The broker: its channel to the sandbox, and who is connected to what.
+
+package usernet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"z.gfire.dev/gvx/runtime/api"
+	"z.gfire.dev/gvx/runtime/control/netwire"
+)
+
+// maxAttempts bounds connections being opened at once: each holds a descriptor
+// and waits up to dialTimeout. A guest's kernel repeats what was refused as
+// busy.
+const maxAttempts = 1024
+
+// Options describe a broker. All of them are fixed for its life.
+type Options struct {
+	// Policy says what guests reach; nil is the policy without rules.
+	Policy *Policy
+	// Hosts are names that the guest's name server knows by itself.
+	Hosts map[string][]netip.Addr
+	// Servers are asked for all other names; none means the host's own.
+	Servers []netip.AddrPort
+	// Denied, if not nil, is told what the policy denied, though not all of a
+	// flood. Warn, if not nil, is told what went wrong.
+	Denied func(Denial)
+	Warn   func(format string, args ...any)
+}
+
+// Broker serves one sandbox.
+type Broker struct {
+	o        Options
+	resolver *resolver
+	near     *os.File
+	raw      syscall.RawConn
+	far      *os.File
+
+	ctx     context.Context
+	cancel  context.CancelFunc
+	tasks   sync.WaitGroup
+	slots   chan struct{}
+	streams chan struct{}
+	denials denials
+
+	// sending keeps messages apart; it is held while the sandbox's end is full.
+	sending sync.Mutex
+
+	// ports are bound by Publish, before Start, and closed by Close.
+	ports []*port
+}
+
+// New makes a broker and its channel.
+func New(o Options) (*Broker, error) {
+	if o.Policy == nil {
+		o.Policy = &Policy{byDef: true}
+	}
+	near, far, err := socketpair(unix.SOCK_SEQPACKET)
+	if err != nil {
+		return nil, fmt.Errorf("make the network channel: %w", err)
+	}
+	b := &Broker{
+		o: o, near: near, far: far,
+		resolver: newResolver(o.Hosts, o.Servers, o.Policy.resolves()),
+		slots:    make(chan struct{}, maxAttempts),
+		streams:  make(chan struct{}, maxResolverFlows),
+	}
+	if b.raw, err = near.SyscallConn(); err != nil {
+		near.Close()
+		far.Close()
+		return nil, fmt.Errorf("make the network channel: %w", err)
+	}
+	b.ctx, b.cancel = context.WithCancel(context.Background())
+	return b, nil
+}
+
+// File is the end of the channel to donate.
+func (b *Broker) File() *os.File { return b.far }
+
+// Donated closes the broker's copy of the donated end, after the start.
+func (b *Broker) Donated() { b.far.Close() }
+
+// Start begins to serve.
+func (b *Broker) Start() {
+	b.tasks.Go(b.serve)
+	for _, p := range b.ports {
+		b.tasks.Go(func() { p.serve(b) })
+	}
+}
+
+// Close ends the service: ports are closed, attempts are given up, unix
+// sockets removed. Connections that were handed over go on.
+func (b *Broker) Close() error {
+	b.cancel()
+	b.near.Close()
+	b.far.Close()
+	var problems []error
+	for _, p := range b.ports {
+		problems = append(problems, p.close())
+	}
+	b.tasks.Wait()
+	return errors.Join(problems...)
+}
+
+// serve reads requests until the sandbox hangs up.
+func (b *Broker) serve() {
+	// One byte more than a request shows that a packet is longer.
+	buf := make([]byte, netwire.RequestBytes+1)
+	for {
+		n, err := b.near.Read(buf)
+		if err != nil || n == 0 {
+			if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, os.ErrClosed) && b.ctx.Err() == nil {
+				b.warn("read the network channel: %v", err)
+			}
+			return
+		}
+		r, err := netwire.ParseRequest(buf[:n])
+		if err != nil {
+			// The other end is the same program: it could not say this.
+			b.warn("the sandbox sent a %w on its network channel: it gets no more connections", err)
+			_ = unixShutdown(b.raw)
+			return
+		}
+		select {
+		case b.slots <- struct{}{}:
+			b.tasks.Go(func() {
+				defer func() { <-b.slots }()
+				b.connect(r)
+			})
+		default:
+			b.answer(r, netwire.Busy)
+		}
+	}
+}
+
+// answer tells the sandbox that it gets no connection.
+func (b *Broker) answer(r netwire.Request, result netwire.Result) {
+	b.send(netwire.Message{Kind: netwire.Answer, Protocol: r.Protocol, ID: r.ID, Result: result}, -1)
+}
+
+// handOver gives the sandbox the connection it asked for. The caller keeps its
+// own copy, to be closed.
+func (b *Broker) handOver(r netwire.Request, fd int, flags uint8) {
+	m := netwire.Message{Kind: netwire.Answer, Protocol: r.Protocol, ID: r.ID, Flags: flags}
+	if err := b.send(m, fd); err != nil {
+		b.answer(r, netwire.Failed)
+	}
+}
+
+// send sends a message, with a descriptor unless fd is negative. It waits while
+// the channel is full. The error is one of this message, not of the channel.
+func (b *Broker) send(m netwire.Message, fd int) error {
+	var rights []byte
+	if fd >= 0 {
+		rights = unix.UnixRights(fd)
+	}
+	packet := m.Append(make([]byte, 0, netwire.MessageBytes))
+	b.sending.Lock()
+	defer b.sending.Unlock()
+	var err error
+	if werr := b.raw.Write(func(s uintptr) bool {
+		for {
+			err = unix.Sendmsg(int(s), packet, rights, nil, unix.MSG_NOSIGNAL)
+			if err != unix.EINTR {
+				return err != unix.EAGAIN
+			}
+		}
+	}); werr != nil {
+		return nil // Closed: nobody waits for it.
+	}
+	// Too many descriptors of this user are under way already.
+	if errors.Is(err, unix.ETOOMANYREFS) {
+		return err
+	}
+	return nil
+}
+
+func (b *Broker) warn(format string, args ...any) {
+	if b.o.Warn != nil {
+		b.o.Warn("%v", fmt.Errorf(format, args...))
+	}
+}
+
+// socketpair returns two connected unix sockets that do not block.
+func socketpair(kind int) (near, far *os.File, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, kind|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	return os.NewFile(uintptr(fds[0]), "network"), os.NewFile(uintptr(fds[1]), "network"), nil
+}
+
+func unixShutdown(raw syscall.RawConn) error {
+	return raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) })
+}
+
+// kindOf classifies an error of a listening socket.
+func kindOf(err error) api.Kind {
+	switch {
+	case errors.Is(err, unix.EADDRINUSE):
+		return api.KindExists
+	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
+		return api.KindPermission
+	}
+	return api.KindInvalid
+}

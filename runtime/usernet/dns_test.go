@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package usernet
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+)
+
+// query makes a query for a name.
+func query(id uint16, name string, kind uint16) []byte {
+	b := binary.BigEndian.AppendUint16(nil, id)
+	b = append(b, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0)
+	for _, label := range strings.Split(name, ".") {
+		b = append(append(b, byte(len(label))), label...)
+	}
+	b = append(b, 0)
+	b = binary.BigEndian.AppendUint16(b, kind)
+	return binary.BigEndian.AppendUint16(b, classIN)
+}
+
+// answerOf is a server's answer: the query again, marked, and a payload.
+func answerOf(query []byte, payload string) []byte {
+	out := append([]byte(nil), query...)
+	out[2] |= 0x80
+	return append(out, payload...)
+}
+
+// startServer runs a name server for both transports on a loopback port. Its
+// UDP side sends garbage before each answer.
+func startServer(t *testing.T, payload string) netip.AddrPort {
+	t.Helper()
+	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { pc.Close() })
+	l, err := net.Listen("tcp", pc.LocalAddr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		buf := make([]byte, maxMessageBytes)
+		for {
+			n, from, err := pc.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			wrong := answerOf(buf[:n], "forged")
+			wrong[0]++
+			for _, msg := range [][]byte{{}, wrong, buf[:n], answerOf(buf[:n], payload)} {
+				_, _ = pc.WriteTo(msg, from)
+			}
+		}
+	}()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			msg, err := readFramed(c)
+			if err == nil {
+				_ = writeFramed(c, answerOf(msg, payload))
+			}
+			c.Close()
+		}
+	}()
+	return netip.MustParseAddrPort(pc.LocalAddr().String())
+}
+
+func TestResolve(t *testing.T) {
+	// Nobody listens on the first server's port: the second is asked.
+	dead, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	deadServer := netip.MustParseAddrPort(dead.LocalAddr().String())
+	dead.Close()
+	large := strings.Repeat("x", 40000)
+	r := newResolver(nil, []netip.AddrPort{deadServer, startServer(t, large)}, true)
+	for name, ask := range map[string]exchange{"udp": askUDP, "tcp": askTCP} {
+		q := query(77, "Example.org", typeA)
+		if got := r.resolve(context.Background(), q, ask); !bytes.Equal(got, answerOf(q, large)) {
+			t.Errorf("%s: %d bytes, want the server's answer", name, len(got))
+		}
+	}
+	r.upstream.fixed = []netip.AddrPort{deadServer}
+	if got := r.resolve(context.Background(), query(1, "example.org", typeA), askUDP); len(got) < 4 || got[3]&0xf != rcodeServerFailure {
+		t.Errorf("no server: %x, want a server failure", got)
+	}
+	r.forward = false
+	if got := r.resolve(context.Background(), query(1, "example.org", typeA), askUDP); len(got) < 4 || got[3]&0xf != rcodeRefused {
+		t.Errorf("not forwarded: %x, want refused", got)
+	}
+}
+
+func TestHosts(t *testing.T) {
+	h := hosts{"db.local": {netip.MustParseAddr("192.0.2.7"), netip.MustParseAddr("192.0.2.8"), netip.MustParseAddr("2001:db8::7")}}
+	r := newResolver(h, nil, false)
+	got := r.resolve(context.Background(), query(5, "DB.local", typeA), askUDP)
+	if n := binary.BigEndian.Uint16(got[6:]); n != 2 || !bytes.HasSuffix(got, []byte{192, 0, 2, 8}) {
+		t.Errorf("A: %d answers in %x", n, got)
+	}
+	got = r.resolve(context.Background(), query(5, "db.local", typeAAAA), askUDP)
+	if n := binary.BigEndian.Uint16(got[6:]); n != 1 || got[3]&0xf != 0 {
+		t.Errorf("AAAA: %d answers in %x", n, got)
+	}
+	got = r.resolve(context.Background(), query(5, "db.local", 16), askUDP)
+	if n := binary.BigEndian.Uint16(got[6:]); n != 0 || got[3]&0xf != 0 {
+		t.Errorf("TXT: %d answers in %x, want none and no error", n, got)
+	}
+}
+
+func TestServeStream(t *testing.T) {
+	r := newResolver(hosts{"a.b": {netip.MustParseAddr("192.0.2.7")}}, nil, false)
+	near, far := net.Pipe()
+	done := make(chan struct{})
+	go func() { r.serveStream(context.Background(), far); close(done) }()
+	for id := range uint16(3) {
+		if err := writeFramed(near, query(id, "a.b", typeA)); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := readFramed(near); err != nil || binary.BigEndian.Uint16(got) != id {
+			t.Fatalf("query %d: %x, %v", id, got, err)
+		}
+	}
+	if err := writeFramed(near, []byte("GET / HTTP/1.0")); err != nil {
+		t.Fatal(err)
+	}
+	<-done // What is not DNS ends the stream.
+	if len(r.slots) != 0 {
+		t.Errorf("%d slots are taken at the end", len(r.slots))
+	}
+}
+
+func TestParseResolv(t *testing.T) {
+	r := parseResolv("# c\nnameserver 192.0.2.1\nnameserver bad\nnameserver fe80::1%eth0\nsearch a b\noptions x\nnameserver 127.0.0.53\nnameserver 192.0.2.4\n; end\nsearch corp.example\n")
+	if len(r.Servers) != maxServers || r.Servers[2].String() != "127.0.0.53:53" || strings.Join(r.Search, " ") != "corp.example" {
+		t.Errorf("%+v", r)
+	}
+}
+
+// FuzzQuestion feeds guests' queries; what is accepted can be answered.
+func FuzzQuestion(f *testing.F) {
+	f.Add(query(1, "example.org", typeA))
+	f.Add(query(1, "a.b", typeAAAA))
+	h := hosts{"a.b": {netip.MustParseAddr("192.0.2.7")}}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		q, ok := parseQuestion(b)
+		if !ok {
+			return
+		}
+		for _, answer := range [][]byte{refusal(b, q, rcodeRefused), h.answer(b, q)} {
+			if answer != nil && !answers(answer, b, q) {
+				t.Errorf("%x: %x is no answer", b, answer)
+			}
+		}
+	})
+}
