@@ -40,12 +40,11 @@ type memoryEnforcer struct {
 	limit uint64
 	peak  atomic.Uint64
 	kills atomic.Uint64
-	// initKilled says that the container's first process was a victim.
-	initKilled atomic.Bool
 }
 
-// killed reports whether the limit ended the container's first process.
-func (m *memoryEnforcer) killed() bool { return m.initKilled.Load() }
+// killed reports whether the limit ended any process: docker's OOMKilled does
+// not ask whether it was the first.
+func (m *memoryEnforcer) killed() bool { return m.kills.Load() > 0 }
 
 // guestMemoryBytes is what guests hold now: anonymous and shared memory and
 // memory-backed files.
@@ -92,10 +91,6 @@ func (sb *sandbox) killLargest(used uint64) {
 	if victim == nil {
 		time.Sleep(memoryPollMin)
 		return
-	}
-	_, first := sb.firstProcess()
-	if victim == first {
-		sb.memory.initKilled.Store(true)
 	}
 	sb.memory.kills.Add(1)
 	log.Warningf("memory limit: guests hold %d bytes of %d: killing %q, which holds %d", used, sb.memory.limit, victim.Leader().Name(), held)

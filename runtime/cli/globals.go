@@ -87,7 +87,7 @@ func (g *globals) runner(withImages bool) (*container.Runner, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &container.Runner{Warn: g.warn}
+	r := &container.Runner{Warn: g.warn, Debug: g.log.Debugf}
 	if r.State, err = state.Open(root); err != nil {
 		return nil, err
 	}

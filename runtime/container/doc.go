@@ -44,6 +44,8 @@ type Runner struct {
 	// how much of it there is ("warning" if empty).
 	Log      io.Writer
 	LogLevel string
+	// Debug, if not nil, is told what only a debugging user wants to know.
+	Debug func(format string, args ...any)
 	// Warn is told what went wrong without ending the run.
 	Warn func(format string, args ...any)
 }

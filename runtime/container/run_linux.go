@@ -22,6 +22,7 @@ import (
 	"z.gfire.dev/gvx/oci/convert"
 	"z.gfire.dev/gvx/runtime/api"
 	"z.gfire.dev/gvx/runtime/control"
+	"z.gfire.dev/gvx/runtime/hostcgroup"
 	"z.gfire.dev/gvx/runtime/images"
 	"z.gfire.dev/gvx/runtime/launch"
 	"z.gfire.dev/gvx/runtime/lockdown"
@@ -62,7 +63,9 @@ type run struct {
 	streams *launch.Streams
 	log     *launch.Log
 	process *launch.Process
-	began   int64
+	// group is nil where the host gave none.
+	group *hostcgroup.Group
+	began int64
 }
 
 // Run runs a container in the foreground and returns how it ended. An error
@@ -177,6 +180,7 @@ func (u *run) start(spec *api.Sandbox) error {
 	if err != nil {
 		return fmt.Errorf("sandbox id %q: %w", spec.ID, err)
 	}
+	u.joinHostCgroup(spec)
 	outer := lockdown.PlanOuter(lockdown.DefaultUIDBase + uint32(id)%lockdown.UIDCount)
 	if u.process, err = startInside(cfg, outer); err != nil && lockdown.Refused(err) {
 		u.process, err = startInside(cfg, outer.Without())
@@ -184,8 +188,25 @@ func (u *run) start(spec *api.Sandbox) error {
 	if err != nil {
 		return err
 	}
+	// Before the process has forked: its stubs shall be in there as well.
+	if err := u.group.Add(u.process.PID); err != nil {
+		return err
+	}
 	u.streams.Start()
 	return nil
+}
+
+// joinHostCgroup makes the host cgroup that backs the sandbox's own limits,
+// where there is one to be had.
+func (u *run) joinHostCgroup(spec *api.Sandbox) {
+	var err error
+	u.group, err = hostcgroup.Create(spec.ID, hostcgroup.Limits{
+		MemoryBytes: spec.Resources.MemoryBytes,
+		CPUMillis:   spec.Resources.CPUMillis,
+	})
+	if err != nil && u.Debug != nil {
+		u.Debug("%v: the sandbox holds its limits by itself", err)
+	}
 }
 
 // uidDigits of the id choose among lockdown.UIDCount (2^24) uids.
@@ -206,6 +227,7 @@ func (u *run) release() {
 	if u.pin != nil {
 		u.pin.Close()
 	}
+	u.group.Remove()
 }
 
 // neverExisted undoes a run that failed before its guest was started.
@@ -318,11 +340,24 @@ func (u *run) lost(cause error) (api.ExitStatus, error) {
 	}
 	// Of a sandbox that somebody killed the log tells nothing.
 	if tail := u.log.Tail(); tail != "" && ending.Signal != syscall.SIGKILL {
-		lines := strings.Split(tail, "\n")
-		lines = lines[max(0, len(lines)-logTailLines):]
-		err = fmt.Errorf("%w\nits last words:\n  %s", err, strings.Join(lines, "\n  "))
+		err = fmt.Errorf("%w\nits last words:\n  %s", err, strings.Join(lastWords(tail), "\n  "))
 	}
 	return exit, err
+}
+
+// lastWords picks the lines of a log that say why its sandbox ended: where the
+// Go runtime or gVisor began to report a panic, whose cause comes first and is
+// followed by more goroutines than anybody wants to read; else the last ones.
+func lastWords(log string) []string {
+	lines := strings.Split(log, "\n")
+	for i, line := range lines {
+		for _, head := range []string{"panic: ", "fatal error: ", "SIG", "runtime: "} {
+			if strings.HasPrefix(line, head) {
+				return lines[i:min(len(lines), i+logTailLines)]
+			}
+		}
+	}
+	return lines[max(0, len(lines)-logTailLines):]
 }
 
 // finish writes the last word into the record, or removes it.
