@@ -35,11 +35,10 @@ type attempt struct {
 	Errno     int    `json:"errno"`
 }
 
-// compromisedRun runs a script with a compromised Sentry in the given mode, and
-// returns how it ended and how its attacks did.
-func (l *launcher) compromisedRun(t *testing.T, m mode, script string) (testbed.Result, []attempt) {
+// stage gives a compromised Sentry its mode: a binary with the mode beside it.
+// Each has a link of its own, so that tests do not meet.
+func (l *launcher) stage(t *testing.T, m mode) string {
 	t.Helper()
-	// The mode lies beside the binary, so each run has a link of its own.
 	dir, err := os.MkdirTemp(l.home.Path("bin"), "mode-")
 	if err != nil {
 		t.Fatal(err)
@@ -65,6 +64,14 @@ func (l *launcher) compromisedRun(t *testing.T, m mode, script string) (testbed.
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
+	return binary
+}
+
+// compromisedRun runs a script with a compromised Sentry in the given mode, and
+// returns how it ended and how its attacks did.
+func (l *launcher) compromisedRun(t *testing.T, m mode, script string) (testbed.Result, []attempt) {
+	t.Helper()
+	binary := l.stage(t, m)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	result := testbed.Run(t, l.command(ctx, binary, runArgs(script)...), strings.NewReader("input\n"))

@@ -4,6 +4,7 @@ package posture
 
 import (
 	"bufio"
+	"errors"
 	"os"
 	"regexp"
 	"slices"
@@ -32,7 +33,7 @@ func each(t *testing.T, f func(t *testing.T, s *sandbox)) {
 // of every stub that runs guest code.
 func TestStatus(t *testing.T) {
 	each(t, func(t *testing.T, s *sandbox) {
-		stubs := childrenOf(t, s.pid)
+		stubs := childrenOf(s.pid)
 		if len(stubs) == 0 {
 			t.Error("no stubs: this does not look like systrap")
 		}
@@ -184,8 +185,14 @@ func TestNamespaces(t *testing.T) {
 		if ours, _ := os.Readlink(proc(s.launcher, "ns", "mnt")); ours == mnt {
 			return
 		}
-		if names := list(t, proc(s.pid, "root")); len(names) != 0 {
+		// An empty root holds an empty file, for the platform.
+		root := proc(s.pid, "root")
+		names := slices.Concat(list(t, root), list(t, root+"/proc"), list(t, root+"/proc/self"))
+		if !slices.Equal(names, []string{"proc", "self", "maps"}) {
 			t.Errorf("its root holds %q", names)
+		}
+		if st, err := os.Lstat(root + "/proc/self/maps"); err != nil || !st.Mode().IsRegular() || st.Size() != 0 {
+			t.Errorf("its root's one file is %v (%v), want a file of no bytes", st, err)
 		}
 		if mounts := strings.Count(readProc(t, s.pid, "mountinfo"), "\n"); mounts != 1 {
 			t.Errorf("%d mounts, want the empty root alone", mounts)
@@ -229,7 +236,7 @@ func TestSurroundings(t *testing.T) {
 // end.
 func TestEndsWithLauncher(t *testing.T) {
 	each(t, func(t *testing.T, s *sandbox) {
-		all := append(childrenOf(t, s.pid), s.pid)
+		all := append(childrenOf(s.pid), s.pid)
 		if err := unix.Kill(s.launcher, unix.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
@@ -240,6 +247,27 @@ func TestEndsWithLauncher(t *testing.T) {
 					t.Fatalf("process %d of the sandbox outlived its launcher", pid)
 				}
 				time.Sleep(5 * time.Millisecond)
+			}
+		}
+	})
+}
+
+// TestStubKilled: a stub that is killed from outside (by the host's memory
+// killer, say) takes the whole sandbox with it, and the launcher says so.
+func TestStubKilled(t *testing.T) {
+	each(t, func(t *testing.T, s *sandbox) {
+		stubs := childrenOf(s.pid)
+		if len(stubs) == 0 {
+			t.Fatal("no stubs")
+		}
+		for _, pid := range stubs {
+			if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+				t.Fatal(err)
+			}
+		}
+		for deadline := time.Now().Add(30 * time.Second); !gone(s.pid); time.Sleep(5 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatal("the sandbox lives on without its stubs")
 			}
 		}
 	})

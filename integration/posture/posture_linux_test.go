@@ -48,17 +48,15 @@ type launcher struct {
 var world struct {
 	once        sync.Once
 	err         error
+	home        *testbed.Home
 	user, root  *launcher
 	compromised string // a binary whose Sentry attacks
 }
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	for _, l := range []*launcher{world.user, world.root} {
-		if l == nil {
-			continue
-		}
-		if err := l.home.Remove(); err != nil {
+	if world.home != nil {
+		if err := world.home.Remove(); err != nil {
 			fmt.Fprintln(os.Stderr, "remove the test's home:", err)
 			code = 1
 		}
@@ -71,12 +69,12 @@ func launchers(t *testing.T) []*launcher {
 	t.Helper()
 	testbed.NeedRoot(t, "reads /proc of processes that are not dumpable")
 	world.once.Do(func() {
-		world.user, world.err = newLauncher("user", false)
-		if world.err == nil {
-			world.root, world.err = newLauncher("root", true)
+		if world.home, world.err = testbed.NewHome(); world.err != nil {
+			return
 		}
-		if world.err == nil {
-			world.compromised, world.err = buildCompromised(world.user.home)
+		world.user = &launcher{name: "user", uid: world.home.UID, home: world.home}
+		if world.root, world.err = asRoot(world.home); world.err == nil {
+			world.compromised, world.err = buildCompromised(world.home)
 		}
 	})
 	if world.err != nil {
@@ -92,21 +90,13 @@ func launchers(t *testing.T) []*launcher {
 	return []*launcher{world.user, world.root}
 }
 
-func newLauncher(name string, root bool) (*launcher, error) {
-	home, err := testbed.NewHome()
-	if err != nil {
+// asRoot returns a launcher that is root and keeps its own stores in h.
+func asRoot(h *testbed.Home) (*launcher, error) {
+	root := h.Path("root")
+	if err := os.Mkdir(root, 0o700); err != nil {
 		return nil, err
 	}
-	l := &launcher{name: name, uid: home.UID, home: home}
-	if root {
-		l.uid = 0
-		l.global = []string{"--root", home.Path("root")}
-		// Root's sandboxes read nothing here, but the mode file of an attack.
-		if err := os.Mkdir(home.Path("root"), 0o711); err != nil {
-			return nil, err
-		}
-	}
-	return l, nil
+	return &launcher{name: "root", home: h, global: []string{"--root", root}}, nil
 }
 
 // buildCompromised builds rungv with the tag of the same name, into h.
@@ -170,13 +160,16 @@ func (l *launcher) start(t *testing.T) *sandbox {
 	if _, err := io.ReadFull(stdout, ready); err != nil {
 		t.Fatalf("%s: the guest did not start: %v: %s", l.name, err, stderr.String())
 	}
-	for _, pid := range childrenOf(t, cmd.Process.Pid) {
-		if commandLine(pid) == processName+"\x00" {
-			return &sandbox{by: l, launcher: cmd.Process.Pid, pid: pid}
-		}
+	for _, pid := range sandboxesOf(cmd.Process.Pid) {
+		return &sandbox{by: l, launcher: cmd.Process.Pid, pid: pid}
 	}
 	t.Fatalf("%s: launcher %d has no child named %s", l.name, cmd.Process.Pid, processName)
 	return nil
+}
+
+// sandboxesOf lists a launcher's sandbox processes.
+func sandboxesOf(launcher int) []int {
+	return slices.DeleteFunc(childrenOf(launcher), func(pid int) bool { return commandLine(pid) != processName+"\x00" })
 }
 
 func proc(pid int, elements ...string) string {
@@ -201,20 +194,21 @@ func commandLine(pid int) string {
 }
 
 // childrenOf lists a process' children, whichever of its threads made them.
-func childrenOf(t *testing.T, pid int) []int {
-	t.Helper()
+func childrenOf(pid int) []int {
 	var out []int
-	for _, task := range list(t, proc(pid, "task")) {
-		b, err := os.ReadFile(proc(pid, "task", task, "children"))
+	files, err := filepath.Glob(proc(pid, "task", "*", "children"))
+	if err != nil {
+		panic(err) // only for a bad pattern
+	}
+	for _, file := range files {
+		b, err := os.ReadFile(file)
 		if err != nil {
 			continue // the thread ended
 		}
 		for _, f := range strings.Fields(string(b)) {
-			n, err := strconv.Atoi(f)
-			if err != nil {
-				t.Fatal(err)
+			if n, err := strconv.Atoi(f); err == nil {
+				out = append(out, n)
 			}
-			out = append(out, n)
 		}
 	}
 	return out

@@ -122,13 +122,27 @@ func noCore() (bool, error) {
 	return l == unix.Rlimit{}, err
 }
 
-// rootIsEmpty looks into "/". A root that it may not list is not empty.
+// rootIsEmpty looks whether "/" holds what [emptyRoot] leaves there and nothing
+// else: a file of no bytes. A root that it may not list is not empty.
 func rootIsEmpty() (bool, error) {
-	dir, err := os.Open("/")
+	for _, d := range []struct{ path, only string }{{"/", "proc"}, {"/proc", "self"}, {"/proc/self", "maps"}} {
+		if names := namesIn(d.path); len(names) != 1 || names[0] != d.only {
+			return false, nil
+		}
+	}
+	var st unix.Stat_t
+	err := unix.Lstat(emptyMaps, &st)
+	return err == nil && st.Mode&unix.S_IFMT == unix.S_IFREG && st.Size == 0 && st.Blocks == 0, nil
+}
+
+// namesIn returns up to two names of a directory: enough to see that there is
+// one alone.
+func namesIn(path string) []string {
+	dir, err := os.Open(path)
 	if err != nil {
-		return false, nil
+		return nil
 	}
 	defer dir.Close()
-	names, err := dir.Readdirnames(1)
-	return len(names) == 0 && err != nil, nil
+	names, _ := dir.Readdirnames(2)
+	return names
 }

@@ -157,8 +157,8 @@ func emptyRoot() error {
 	var anchor string
 	var err error
 	for _, anchor = range anchors {
-		// One page and three inodes: it stays empty.
-		err = unix.Mount("gvx-empty", anchor, "tmpfs", unix.MS_NODEV|unix.MS_NOEXEC|unix.MS_NOSUID, "mode=0555,size=4k,nr_inodes=3")
+		// One page and the few inodes of placeMaps: it stays as it is.
+		err = unix.Mount("gvx-empty", anchor, "tmpfs", unix.MS_NODEV|unix.MS_NOEXEC|unix.MS_NOSUID, "mode=0755,size=4k,nr_inodes=8")
 		if err == nil || !errors.Is(err, unix.ENOENT) {
 			break
 		}
@@ -180,9 +180,33 @@ func emptyRoot() error {
 	if err := unix.Chdir("/"); err != nil {
 		return fmt.Errorf("enter empty root: %w", err)
 	}
+	if err := placeMaps(); err != nil {
+		return err
+	}
 	flags := uintptr(unix.MS_REMOUNT | unix.MS_BIND | unix.MS_RDONLY | unix.MS_NODEV | unix.MS_NOEXEC | unix.MS_NOSUID)
 	if err := unix.Mount("", "/", "", flags, ""); err != nil {
 		return fmt.Errorf("make empty root read-only: %w", err)
 	}
 	return nil
+}
+
+// emptyMaps is the one file of an empty root, of no bytes.
+const emptyMaps = "/proc/self/maps"
+
+// placeMaps puts a file into the empty root for the platform. systrap maps its
+// stub at a random address; one time in a few hundred something is mapped
+// there already, and it looks into this file for gaps before it tries again.
+// Without the file it panics; what it finds in an empty one is that everything
+// is free, so that it draws another address, up to 32 times.
+func placeMaps() error {
+	for _, dir := range []string{"/proc", "/proc/self"} {
+		if err := unix.Mkdir(dir, 0o755); err != nil {
+			return fmt.Errorf("make %s in the empty root: %w", dir, err)
+		}
+	}
+	fd, err := unix.Open(emptyMaps, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_CLOEXEC, 0o444)
+	if err != nil {
+		return fmt.Errorf("make %s in the empty root: %w", emptyMaps, err)
+	}
+	return unix.Close(fd)
 }

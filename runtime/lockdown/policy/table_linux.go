@@ -53,10 +53,8 @@ func runtimeEntries() []Entry {
 		{"tgkill", args(variable(0, SelfPID)), "Go: preempts its own threads, raises a fatal signal in itself", ""},
 		{"rt_tgsigqueueinfo", args(variable(0, SelfPID), is(2, uint64(unix.SIGKILL))),
 			"systrap: ends the sandbox when a stub was killed; the one way that works for process 1 of a namespace", ""},
-		{"epoll_create1", args(anyOf(0, 0, unix.EPOLL_CLOEXEC)), "Go: its poller; Sentry: asks whether a donated descriptor can be polled", ""},
 		{"epoll_ctl", nil, "Go and Sentry: register descriptors for polling", ""},
 		{"epoll_pwait", args(is(4, 0)), "Go and Sentry: await events; no signal mask", ""},
-		{"eventfd2", args(is(0, 0)), "Go: wakes its poller", ""},
 		{"prctl", args(is(0, unix.PR_SET_VMA), is(1, unix.PR_SET_VMA_ANON_NAME)), "Go: names its heap areas in /proc/PID/maps", ""},
 		{"prctl", args(is(0, unix.PR_GET_SECCOMP)), "lockdown: reads back that the filter is in force", ""},
 		only(ARM64, Entry{"getcpu", args(is(1, 0), is(2, 0)), "Sentry: current processor, for rseq; no vDSO call there", ""}),
@@ -91,13 +89,12 @@ func fileEntries() []Entry {
 		{"read", nil, "pipes, terminals, sockets, event descriptors", ""},
 		{"write", nil, "pipes, terminals, sockets, the log", ""},
 		{"pread64", nil, "image layers, volumes, the rootfs' upper", ""},
-		{"pwrite64", nil, "volumes, the rootfs' upper, guest memory's zero pages", ""},
+		{"pwrite64", nil, "the rootfs' upper, volumes, a guest's pipe: writes of one piece", ""},
 		{"preadv2", nil, "scattered reads of the same", ""},
 		{"pwritev2", nil, "gathered writes of the same", ""},
 		{"close", nil, "everything donated and made", ""},
 		{"fstat", nil, "size and kind of a donated descriptor", ""},
 		{"statx", args(descriptor(0), has(2, unix.AT_EMPTY_PATH)), "a guest's stat of its standard streams: the descriptor itself, never a path", ""},
-		{"lseek", args(is(2, unix.SEEK_CUR)), "Sentry: asks whether a donated stream can seek", ""},
 		{"ftruncate", nil, "guest memory file and volumes grow", ""},
 		{"fallocate", args(anyOf(1, 0, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE)), "frees guest memory and discarded volume blocks; commits memory", ""},
 		{"fsync", nil, "a guest's fsync reaches the volume's file", ""},
@@ -116,20 +113,16 @@ func stdioEntries() []Entry {
 		{"ppoll", nil, "Sentry: state of a stream without waiting", ""},
 		{"utimensat", args(descriptor(0), is(1, 0), is(3, 0)), "a guest's futimens on a stream: the descriptor itself, never a path", ""},
 		{"fcntl", args(anyOf(1, unix.F_GETFD, unix.F_GETFL)), "Sentry: imports a donated descriptor", ""},
-		{"fcntl", args(is(1, unix.F_SETFL)), "Sentry: makes a donated descriptor non-blocking", ""},
-		{"dup", nil, "exec: the Sentry keeps its own copy of a donated stream", ""},
 	}
 }
 
-// controlEntries serve the control channel. sendmsg and sendto are absent on
-// purpose: on a connected UDP socket from the broker they could name another
-// address and so walk round its policy.
+// controlEntries serve the control channel, whose connections are read and
+// written like any stream. sendmsg and sendto must stay absent even when the
+// sandbox is given sockets that lead outside: on a connected UDP socket they
+// could name another address and so walk round whoever connected it.
 func controlEntries() []Entry {
 	return []Entry{
 		{"accept4", args(variable(0, ListenFD), is(3, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)), "control: a client connects to the donated listener, and to no other", ""},
-		{"getsockname", nil, "Go: names an accepted connection", ""},
-		{"recvmsg", args(is(2, unix.MSG_CMSG_CLOEXEC)), "control: receives descriptors (exec's streams, the broker's connections)", ""},
-		{"shutdown", args(anyOf(1, unix.SHUT_WR, unix.SHUT_RDWR)), "half-closes a donated connection", ""},
 	}
 }
 
