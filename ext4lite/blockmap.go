@@ -17,8 +17,9 @@ const (
 	// The window reserved behind a growing file: as much as the file has, in
 	// these bounds. The lower keeps small files packed, the upper bounds what
 	// is lost to others while the file is open.
-	minWindow = 64 << 10
-	maxWindow = 8 << 20
+	minWindow   = 64 << 10
+	roomyWindow = 512 << 10 // instead of minWindow while a quarter of the volume is free
+	maxWindow   = 8 << 20
 )
 
 // find looks up a logical block in whichever map the inode has.
@@ -188,6 +189,9 @@ func (i *Inode) reserveData(logical uint32, n uint64, tail bool) (alloc.Run, err
 		i.dropWindow()
 		if have := i.d.Blocks << 9 >> i.fs.g.BlockShift; have > 0 || n > alloc.SmallBlocks {
 			lo, hi := uint64(minWindow>>i.fs.g.BlockShift), uint64(maxWindow>>i.fs.g.BlockShift)
+			if free, _ := i.fs.a.Counts(); free > i.fs.g.Blocks/4 {
+				lo = roomyWindow >> i.fs.g.BlockShift
+			}
 			extra = min(max(have+n, lo), hi)
 		}
 	}

@@ -62,19 +62,19 @@ func (i *Inode) checkDirBlock(p []byte, k kind) error {
 			}
 		}
 	}
-	if !g.Csum {
-		return nil
-	}
 	switch k {
 	case rootBlock, nodeBlock:
 		n := disk.DXRoot(p)
 		if k == nodeBlock {
 			n = disk.DXNode(p)
 		}
-		if err := n.Check(i.ino, i.dirBlocks(), g); err != nil {
+		if err := n.Check(i.ino, i.dirBlocks(), g); err != nil || !g.Csum {
 			return err
 		}
 		return n.CheckSum(i.ino, i.seed())
+	}
+	if !g.Csum {
+		return nil
 	}
 	return disk.CheckDirSum(p, i.ino, i.seed(), g)
 }

@@ -40,7 +40,7 @@ func (i *Inode) dxRoot() (*journal.Buf, disk.DX, disk.Info, uint8, error) {
 		return nil, n, info, 0, err
 	}
 	v, _ := disk.HashVersion(info.HashVersion, i.fs.s.UnsignedHash())
-	return b, n, info, v, n.Check(i.ino, i.dirBlocks(), i.fs.g)
+	return b, n, info, v, n.CheckCounts(i.ino, i.fs.g)
 }
 
 // descend walks from the root to the leaf that covers a hash.
@@ -58,7 +58,7 @@ func (i *Inode) descend(b *journal.Buf, n disk.DX, levels int, hash uint32) ([]f
 			return nil, err
 		}
 		n = disk.DXNode(b.Data)
-		if err := n.Check(i.ino, i.dirBlocks(), i.fs.g); err != nil {
+		if err := n.CheckCounts(i.ino, i.fs.g); err != nil {
 			return nil, err
 		}
 	}
@@ -81,7 +81,7 @@ func (i *Inode) nextLeaf(frames []frame) (hash uint32, ok bool, err error) {
 			return 0, false, err
 		}
 		n := disk.DXNode(b.Data)
-		if err := n.Check(i.ino, i.dirBlocks(), i.fs.g); err != nil {
+		if err := n.CheckCounts(i.ino, i.fs.g); err != nil {
 			return 0, false, err
 		}
 		frames[k] = frame{b, n, 0}

@@ -41,16 +41,16 @@ const (
 
 // defaultCacheBytes bounds the metadata cache. The host's page cache stands
 // behind it, so that a miss costs a system call, not a disk access.
-const defaultCacheBytes = 8 << 20
+const defaultCacheBytes = 32 << 20
 
-// idleCacheBytes is what the cache shrinks to when a volume is synced.
+// idleCacheBytes is what the cache shrinks to when a volume is not used.
 const idleCacheBytes = 2 << 20
 
 // Options say how a volume is opened.
 type Options struct {
 	ReadOnly   bool
 	Durability Durability
-	CacheBytes int // of metadata; default 8 MiB
+	CacheBytes int // of metadata, at most; default 32 MiB
 	// Discard gives the space of freed blocks back to the host once the
 	// transaction that freed them is durable.
 	Discard bool
@@ -208,7 +208,7 @@ func (fs *FS) rereadSuper() (*disk.Super, error) {
 
 // openJournal finds the journal's blocks and opens it.
 func (fs *FS) openJournal() error {
-	jo := journal.Options{Write: !fs.readonly.Load(), Host: fs.opt.Durability == Host, CacheBytes: fs.opt.CacheBytes,
+	jo := journal.Options{Write: !fs.readonly.Load(), Host: fs.opt.Durability == Host, CacheBytes: fs.opt.CacheBytes, IdleBytes: idleCacheBytes,
 		Wide: fs.s.Incompat&disk.Incompat64Bit != 0, Csum: fs.g.Csum}
 	var err error
 	if fs.s.Compat&disk.CompatHasJournal == 0 {
@@ -401,6 +401,7 @@ func (fs *FS) Close() error {
 		}
 		fs.goReadOnly(errors.New("closed"))
 	}
+	fs.m.Close()
 	if e := fs.dev.Close(); err == nil {
 		err = e
 	}

@@ -92,8 +92,7 @@ func (i *Inode) free() error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.dropWindow()
-	if i.mapped() {
-		i.d.Size = 0
+	if i.mapped() && (i.d.Flags&disk.FlExtents == 0 || i.tree.Root.Entries() > 0) {
 		if err := i.unmapAll(); err != nil {
 			return err
 		}

@@ -149,3 +149,45 @@ func (fs *FS) WriteFile(path string, data []byte, n NewInode) error {
 
 // Reader reads a file from its start, for functions that want an io.Reader.
 func (i *Inode) Reader() io.Reader { return io.NewSectionReader(i, 0, i.Attr().Size) }
+
+// RemoveAll removes a name and all that is below it. One that is not there is
+// no error.
+func (i *Inode) RemoveAll(name string) error {
+	child, err := i.Lookup(name)
+	if errors.Is(err, ENOENT) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	dir := child.Mode()&ModeType == disk.ModeDir
+	if dir {
+		err = child.removeContents()
+	}
+	child.Release()
+	if err != nil {
+		return err
+	}
+	if dir {
+		return i.Rmdir(name)
+	}
+	return i.Unlink(name)
+}
+
+func (i *Inode) removeContents() error {
+	var names []string
+	if err := i.ReadDir(0, func(e DirEntry) bool {
+		if !dots(e.Name) {
+			names = append(names, e.Name)
+		}
+		return true
+	}); err != nil {
+		return err
+	}
+	for _, n := range names {
+		if err := i.RemoveAll(n); err != nil {
+			return err
+		}
+	}
+	return nil
+}

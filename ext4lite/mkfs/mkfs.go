@@ -48,10 +48,13 @@ type Options struct {
 	Label       string
 	UUID        [16]byte // default: random
 	HashSeed    [16]byte // default: random
-	Now         time.Time
-	RootUID     uint32
-	RootGID     uint32
-	RootMode    uint16 // permission bits; default 0755
+	// OldChecksums leaves metadata_csum out, for tools that do not know it:
+	// only group descriptors have a checksum then.
+	OldChecksums bool
+	Now          time.Time
+	RootUID      uint32
+	RootGID      uint32
+	RootMode     uint16 // permission bits; default 0755
 }
 
 // volume is a volume being made.
@@ -174,6 +177,10 @@ func (v *volume) super() {
 	for s.LogBlockSize = 0; 1024<<s.LogBlockSize < bs; s.LogBlockSize++ {
 	}
 	s.LogClusterSize = s.LogBlockSize
+	if o.OldChecksums {
+		s.ROCompat = s.ROCompat&^disk.ROCompatMetadataCsum | disk.ROCompatGdtCsum
+		s.ChecksumType = 0
+	}
 	if bs == 1024 {
 		s.FirstDataBlock = 1
 	}

@@ -50,6 +50,19 @@ func TestShapes(t *testing.T) {
 	}
 }
 
+func TestOldChecksums(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "v.ext4")
+	d, err := device.CreateFile(path, 300<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := mkfs.Format(d, mkfs.Options{OldChecksums: true}); err != nil {
+		t.Fatal(err)
+	}
+	d.Close()
+	e2fsck(t, path)
+}
+
 func BenchmarkFormat64GiB(b *testing.B) {
 	for b.Loop() {
 		path := filepath.Join(b.TempDir(), "v.ext4")

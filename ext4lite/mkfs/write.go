@@ -66,7 +66,9 @@ func (v *volume) writeBitmaps() error {
 		}
 		setBits(m, 0, v.g.GroupOverhead(gr))
 		setBits(m, v.g.GroupLen(gr), uint64(len(m)*8))
-		d.BlockBitmapCsum = v.g.BlockBitmapSum(m)
+		if v.g.Csum {
+			d.BlockBitmapCsum = v.g.BlockBitmapSum(m)
+		}
 		if err := v.write(d.BlockBitmap, m); err != nil {
 			return err
 		}
@@ -79,7 +81,9 @@ func (v *volume) writeBitmaps() error {
 	d.ItableUnused -= lostFoundIno
 	d.UsedDirs = 2
 	d.Flags &^= disk.GroupInodeUninit
-	d.InodeBitmapCsum = v.g.InodeBitmapSum(m)
+	if v.g.Csum {
+		d.InodeBitmapCsum = v.g.InodeBitmapSum(m)
+	}
 	v.s.FreeInodes = v.s.InodesCount - lostFoundIno
 	return v.write(d.InodeBitmap, m)
 }
@@ -131,7 +135,7 @@ func (v *volume) writeFiles() error {
 	if err := v.writeDir(v.lost, lostFoundIno, disk.RootIno, "", 0); err != nil {
 		return err
 	}
-	return v.write(v.parts[0].Physical, journal.NewSuper(v.o.BlockSize, jblocks, v.o.UUID, true, true).Encode())
+	return v.write(v.parts[0].Physical, journal.NewSuper(v.o.BlockSize, jblocks, v.o.UUID, true, v.g.Csum).Encode())
 }
 
 // backupJournal keeps the journal's map in the superblock, where e2fsck looks
@@ -156,7 +160,9 @@ func (v *volume) writeDir(block uint64, self, parent uint32, name string, ino ui
 		disk.PutDirent(p, 24, end-24, ino, disk.FtDir, name)
 	}
 	disk.InitDirTail(p, v.g)
-	disk.SetDirSum(p, v.g.InodeSeed(self, 0), v.g)
+	if v.g.Csum {
+		disk.SetDirSum(p, v.g.InodeSeed(self, 0), v.g)
+	}
 	return v.write(block, p)
 }
 

@@ -123,19 +123,25 @@ func EachDirent(block []byte, g *Geometry, fn func(Dirent) bool) error {
 	return nil
 }
 
-// FindDirent looks for a name in a directory block.
+// FindDirent looks for a name in a directory block. It is where lookups spend
+// their time, so entries that cannot be the name are only stepped over.
 func FindDirent(block []byte, name string, g *Geometry) (Dirent, bool, error) {
-	for off, end := 0, g.DirEnd(); off < end; {
-		d, err := NextDirent(block, off, end, g)
-		if err != nil {
-			return Dirent{}, false, err
+	end := g.DirEnd()
+	for off := 0; off+dirHeader <= end; {
+		p := block[off:end]
+		n := recLen(p, g.BlockSize)
+		if n < dirHeader || n > len(p) || n%4 != 0 {
+			break
 		}
-		if d.Ino != 0 && string(d.Name) == name {
-			return d, true, nil
+		if int(p[6]) == len(name) && dirHeader+len(name) <= n && string(p[dirHeader:dirHeader+len(name)]) == name && le.Uint32(p) != 0 {
+			d, err := NextDirent(block, off, end, g)
+			return d, err == nil, err
 		}
-		off += d.RecLen
+		if off += n; off == end {
+			return Dirent{}, false, nil
+		}
 	}
-	return Dirent{}, false, nil
+	return Dirent{}, false, Corrupt("directory block", "entries do not fill it")
 }
 
 // PutDirent writes an entry of length n at off.
@@ -150,26 +156,31 @@ func PutDirent(block []byte, off, n int, ino uint32, ft uint8, name string) {
 // AddDirent puts an entry where a directory block has room. It answers false
 // where there is none.
 func AddDirent(block []byte, ino uint32, ft uint8, name string, g *Geometry) (bool, error) {
-	need := DirentLen(len(name))
-	for off, end := 0, g.DirEnd(); off < end; {
-		d, err := NextDirent(block, off, end, g)
-		if err != nil {
-			return false, err
+	need, end := DirentLen(len(name)), g.DirEnd()
+	for off := 0; off+dirHeader <= end; {
+		p := block[off:end]
+		n := recLen(p, g.BlockSize)
+		if n < dirHeader || n > len(p) || n%4 != 0 {
+			break
 		}
 		used := 0
-		if d.Ino != 0 {
-			used = DirentLen(len(d.Name))
-		}
-		if d.RecLen-used >= need {
-			if used > 0 {
-				putRecLen(block[off:], used)
+		if le.Uint32(p) != 0 {
+			if used = DirentLen(int(p[6])); used > n {
+				break
 			}
-			PutDirent(block, off+used, d.RecLen-used, ino, ft, name)
+		}
+		if n-used >= need {
+			if used > 0 {
+				putRecLen(p, used)
+			}
+			PutDirent(block, off+used, n-used, ino, ft, name)
 			return true, nil
 		}
-		off += d.RecLen
+		if off += n; off == end {
+			return false, nil
+		}
 	}
-	return false, nil
+	return false, Corrupt("directory block", "entries do not fill it")
 }
 
 // RemoveDirent takes away the entry at off by joining it to the one before.

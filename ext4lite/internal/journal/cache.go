@@ -97,20 +97,25 @@ func (c *Cache) drop(block uint64) {
 // touched since the last trim first. The caller holds the barrier alone.
 func (c *Cache) trim(limit int64) {
 	for pass := 0; pass < 2 && c.count.Load() > limit; pass++ {
-		for i := range c.shards {
-			s := &c.shards[i]
-			s.mu.Lock()
-			for n, b := range s.bufs {
-				if c.count.Load() <= limit {
-					break
-				}
-				if b.dirty.Load() || b.committing.Load() || b.used.Swap(false) {
-					continue
-				}
-				delete(s.bufs, n)
-				c.count.Add(-1)
+		c.sweep(limit)
+	}
+}
+
+// sweep forgets clean blocks that were not touched since the last sweep.
+func (c *Cache) sweep(limit int64) {
+	for i := range c.shards {
+		s := &c.shards[i]
+		s.mu.Lock()
+		for n, b := range s.bufs {
+			if c.count.Load() <= limit {
+				break
 			}
-			s.mu.Unlock()
+			if b.dirty.Load() || b.committing.Load() || b.used.Swap(false) {
+				continue
+			}
+			delete(s.bufs, n)
+			c.count.Add(-1)
 		}
+		s.mu.Unlock()
 	}
 }

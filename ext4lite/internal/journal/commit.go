@@ -110,19 +110,26 @@ func (m *Manager) commit() (bool, error) {
 	return true, nil
 }
 
+// hotLog is how much of the log is used before it is emptied and begun again.
+// A small part that is written over and over has its place on the host's disk
+// after the first round, which makes a sync twice as fast as one into holes,
+// and keeps sparse volumes small.
+const hotLog = 16 << 20
+
 // log writes a transaction: descriptors and copies, revoked blocks, and, once
 // those and all file data written before are durable, the commit record.
 func (m *Manager) log(tid uint64, blocks []uint64, copies []byte, revoked []uint64) error {
 	bs := m.st.Size()
 	w := &logWriter{m: m, seq: m.seq, seed: m.super.seed()}
 	w.build(blocks, copies, revoked)
-	if need := uint32(len(w.out)/bs + 1); m.head+need > m.super.End() {
+	need := uint32(len(w.out)/bs + 1)
+	if m.head > m.super.First && m.head+need > min(m.super.First+uint32(hotLog/bs), m.super.End()) {
 		if err := m.checkpoint(); err != nil {
 			return err
 		}
-		if m.head+need > m.super.End() {
-			return fmt.Errorf("transaction %d has %d blocks, the journal %d", tid, need, m.super.End()-m.super.First)
-		}
+	}
+	if m.head+need > m.super.End() {
+		return fmt.Errorf("transaction %d has %d blocks, the journal %d", tid, need, m.super.End()-m.super.First)
 	}
 	if !m.dirtyLog {
 		if err := m.begin(); err != nil {

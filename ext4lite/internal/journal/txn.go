@@ -20,6 +20,8 @@ const (
 	// commitInterval is how old a change may get before it is committed
 	// without being asked for: ext4's default.
 	commitInterval = 5 * time.Second
+	// ageInterval is how long a cached block stays untouched before it goes.
+	ageInterval = 20 * time.Second
 	// fixedCredits is what every commit may add: superblock and slack.
 	fixedCredits = 8
 )
@@ -62,6 +64,7 @@ type Manager struct {
 	hooks Hooks
 	host  bool // syncs are real
 	limit int64
+	idle  int64
 
 	commitMu sync.Mutex
 	super    *Super
@@ -84,6 +87,7 @@ type Manager struct {
 
 	cache    Cache
 	trimming atomic.Bool
+	aging    atomic.Bool
 	closed   atomic.Bool
 }
 
@@ -222,6 +226,9 @@ func (m *Manager) Get(block uint64, check func(p []byte) error) (*Buf, error) {
 	if m.cache.count.Load() > 2*m.limit && m.trimming.CompareAndSwap(false, true) {
 		go m.Trim(m.limit)
 	}
+	if m.cache.count.Load() > m.idle && m.aging.CompareAndSwap(false, true) {
+		time.AfterFunc(ageInterval, m.age)
+	}
 	return m.cache.add(b), nil
 }
 
@@ -239,6 +246,19 @@ func (m *Manager) Trim(limit int64) {
 	m.cache.trim(limit)
 	m.barrier.Unlock()
 	m.trimming.Store(false)
+}
+
+// age forgets clean blocks that nobody has touched for a while, so that a
+// volume at rest costs little, and comes back while there are more.
+func (m *Manager) age() {
+	m.barrier.Lock()
+	m.cache.sweep(m.idle)
+	m.barrier.Unlock()
+	if m.cache.count.Load() > m.idle && !m.closed.Load() {
+		time.AfterFunc(ageInterval, m.age)
+		return
+	}
+	m.aging.Store(false)
 }
 
 // fail stops the journal for good: nothing after a lost write may be trusted
@@ -271,7 +291,7 @@ func (m *Manager) Overlay(block uint64, p []byte) error {
 // volume; without it, it is read through. area is the journal file's map,
 // which the caller has checked to lie within the volume.
 func Open(st *Store, area Area, blocks uint64, o Options) (*Manager, error) {
-	m := &Manager{st: st, host: o.Host, limit: max(int64(o.CacheBytes)>>st.Shift, 64), pending: map[uint64]place{}, area: area}
+	m := &Manager{st: st, host: o.Host, limit: max(int64(o.CacheBytes)>>st.Shift, 64), idle: max(int64(o.IdleBytes)>>st.Shift, 64), pending: map[uint64]place{}, area: area}
 	m.running = newTxn(1)
 	if len(area) == 0 {
 		return m, nil
@@ -315,13 +335,18 @@ type Options struct {
 	Wide       bool // block numbers have 64 bits
 	Csum       bool
 	CacheBytes int
+	IdleBytes  int // what the cache shrinks to while it is not used
 }
 
 // SetHooks installs the hooks, before the first Start.
 func (m *Manager) SetHooks(h Hooks) { m.hooks = h }
 
+// Close ends what runs in the background. The volume has been flushed.
+func (m *Manager) Close() { m.closed.Store(true) }
+
 // Abandon makes sure that nothing more is written.
 func (m *Manager) Abandon() {
+	m.closed.Store(true)
 	m.commitMu.Lock()
 	defer m.commitMu.Unlock()
 	m.fail(fmt.Errorf("volume abandoned: %w", errno.EROFS))
