@@ -14,6 +14,7 @@ import (
 
 	"z.gfire.dev/gvx/ext4lite"
 	"z.gfire.dev/gvx/ext4lite/device"
+	"z.gfire.dev/gvx/ext4lite/fsck"
 )
 
 // tool finds a program; without it the test is skipped, or fails in CI.
@@ -89,8 +90,19 @@ func closeFS(t testing.TB, fs *ext4lite.FS) {
 	}
 }
 
+// check has e2fsck and our own checker look at a volume.
 func check(t testing.TB, path string) {
 	t.Helper()
+	f, err := os.Open(path)
+	must(t, err)
+	defer f.Close()
+	d, err := device.Donated(f, device.ReadOnly)
+	must(t, err)
+	r, err := fsck.Check(d)
+	must(t, err)
+	for _, p := range r.Problems {
+		t.Errorf("fsck: %v", p)
+	}
 	out, err := exec.Command(tool(t, "e2fsck"), "-fn", path).CombinedOutput()
 	if err != nil {
 		t.Fatalf("e2fsck: %v\n%s", err, out)

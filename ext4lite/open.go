@@ -164,11 +164,29 @@ func (fs *FS) open() error {
 	if fs.opt.Discard && !fs.readonly.Load() {
 		fs.a.SetDiscard(fs.queueDiscard)
 	}
-	if !fs.readonly.Load() {
-		if err := fs.cleanOrphans(); err != nil {
-			return err
-		}
+	if fs.readonly.Load() {
+		return nil
 	}
+	if err := fs.settleCounts(); err != nil {
+		return err
+	}
+	return fs.cleanOrphans()
+}
+
+// settleCounts makes the superblock agree with the descriptors: the kernel
+// brings its counts up to date only when it unmounts.
+func (fs *FS) settleCounts() error {
+	blocks, inodes := fs.a.Counts()
+	if fs.s.FreeBlocks == blocks && fs.s.FreeInodes == inodes {
+		return nil
+	}
+	h, err := fs.start(2)
+	if err != nil {
+		return err
+	}
+	defer h.Stop()
+	fs.s.FreeBlocks, fs.s.FreeInodes = blocks, inodes
+	fs.touchSuper(h)
 	return nil
 }
 
@@ -209,7 +227,8 @@ func (fs *FS) rereadSuper() (*disk.Super, error) {
 // openJournal finds the journal's blocks and opens it.
 func (fs *FS) openJournal() error {
 	jo := journal.Options{Write: !fs.readonly.Load(), Host: fs.opt.Durability == Host, CacheBytes: fs.opt.CacheBytes, IdleBytes: idleCacheBytes,
-		Wide: fs.s.Incompat&disk.Incompat64Bit != 0, Csum: fs.g.Csum}
+
+		Wide: fs.s.Incompat&disk.Incompat64Bit != 0, Csum: fs.g.Csum, Recover: fs.s.Incompat&disk.IncompatRecover != 0}
 	var err error
 	if fs.s.Compat&disk.CompatHasJournal == 0 {
 		fs.m, err = journal.Open(&fs.st, nil, 0, jo)

@@ -313,24 +313,35 @@ func Open(st *Store, area Area, blocks uint64, o Options) (*Manager, error) {
 		return m, nil
 	}
 	m.super, m.seq, m.pending = s, next, found
-	if s.Start != 0 {
+	replayed := s.Start != 0
+	if replayed {
 		if err := m.writeHome(); err != nil {
 			return nil, fmt.Errorf("replay journal: %w", err)
 		}
 		m.seq++ // as JBD2 does: a torn commit of this number may lie in the log
 		m.pending = map[uint64]place{}
 	}
-	m.super.Start, m.super.Errno = 0, 0
-	m.super.Sequence = m.seq
+	m.super.Errno = 0
 	m.super.SetFeatures(o.Wide, o.Csum)
 	m.head = s.First
 	m.max = int(min((s.End()-s.First)/4, maxTxnBlocks))
+	if replayed || o.Recover {
+		// The volume stays marked as in use; the log starts over.
+		if err := m.writeSuper(m.head); err != nil {
+			return nil, err
+		}
+		if err := m.sync(); err != nil {
+			return nil, err
+		}
+		m.dirtyLog = true
+	}
 	return m, nil
 }
 
 // Options say how a journal is opened.
 type Options struct {
 	Write      bool
+	Recover    bool // the volume is marked as having its journal in use
 	Host       bool // sync for real
 	Wide       bool // block numbers have 64 bits
 	Csum       bool
