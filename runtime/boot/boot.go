@@ -28,7 +28,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"runtime/debug"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -58,9 +57,7 @@ const (
 
 // Main runs the sandbox process. It does not return.
 func Main() {
-	// Reserve memory for the guest, not for garbage: collection is off until
-	// the guest runs. Boot allocates a few megabytes.
-	debug.SetGCPercent(-1)
+	deferCollection()
 	// The first log line would open /etc/localtime.
 	time.Local = time.UTC
 
@@ -148,7 +145,7 @@ func (sb *sandbox) run() {
 	sb.enforceMemory()
 	sb.enforceCPU()
 	sb.started()
-	debug.SetGCPercent(guestGCPercent)
+	resumeCollection()
 	sb.waitInit()
 	// The launcher fetches the exit status and hangs up, which ends us; a
 	// launcher that is gone already has done so too.

@@ -30,7 +30,6 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/loader"
 	"gvisor.dev/gvisor/pkg/sentry/pgalloc"
 	"gvisor.dev/gvisor/pkg/sentry/platform"
-	"gvisor.dev/gvisor/pkg/sentry/seccheck"
 	sentrytime "gvisor.dev/gvisor/pkg/sentry/time"
 	"gvisor.dev/gvisor/pkg/sentry/usage"
 	"gvisor.dev/gvisor/pkg/sentry/vfs"
@@ -61,7 +60,6 @@ const guestMemoryName = "gvx-guest-memory"
 // kernel itself, and registers what guests may mount and open.
 func (sb *sandbox) newKernel() error {
 	ring0.InitDefault()
-	seccheck.Initialize()
 	if err := rand.Init(); err != nil {
 		return fmt.Errorf("initialise random numbers: %w", err)
 	}

@@ -26,10 +26,6 @@ const (
 	// killGrace is how long a killed process may take to give its memory
 	// back before the next one is chosen.
 	killGrace = 100 * time.Millisecond
-
-	// guestGCPercent makes the Sentry's heap grow by no more than half over
-	// what lives: the sandbox's own memory is not the guest's to inflate.
-	guestGCPercent = 50
 )
 
 // memoryEnforcer holds guests to their memory limit. No host cgroup is needed:
