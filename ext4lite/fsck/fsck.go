@@ -199,15 +199,8 @@ func (c *checker) structures() error {
 		c.problem(NotReplayed, 0, 0, "open the volume once, then check it")
 		return errStop
 	}
-	if s.State&disk.StateError != 0 {
-		if err := c.problem(Superblock, 0, 0, "an error was recorded"); err != nil {
-			return err
-		}
-	}
-	if s.LastOrphan != 0 {
-		if err := c.problem(OrphansLeft, s.LastOrphan, 0, "the list of orphans is not empty"); err != nil {
-			return err
-		}
+	if err := c.super(); err != nil {
+		return err
 	}
 	c.desc = make([]disk.Group, c.g.Groups)
 	for gr := range c.g.Groups {

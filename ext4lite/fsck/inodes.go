@@ -129,6 +129,11 @@ func (c *checker) content(ino uint32, d *disk.Inode, f *found, sectors *uint64) 
 	if err != nil {
 		return err
 	}
+	if ino == disk.JournalIno {
+		if err := c.journal(m, d); err != nil {
+			return err
+		}
+	}
 	bs := uint64(c.g.BlockSize)
 	if d.Type() == disk.ModeDir {
 		f.blocks = m.extents

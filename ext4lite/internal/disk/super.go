@@ -305,6 +305,21 @@ func (s *Super) UnknownROCompat() string {
 	return strings.Join(FeatureNames(s.ROCompat&^SupportedROCompat, roCompatNames), ", ")
 }
 
+// OutsideJournal tells whether the superblock names a journal on a device of
+// its own, by number or by UUID.
+func (s *Super) OutsideJournal() bool {
+	return s.JournalDev != 0 || [16]byte(s.raw[0xD0:0xE0]) != [16]byte{}
+}
+
+// UnknownCompat names compatible features nobody knows, or is empty.
+func (s *Super) UnknownCompat() string {
+	known := uint32(0)
+	for _, f := range compatNames {
+		known |= f.bit
+	}
+	return strings.Join(FeatureNames(s.Compat&^known, compatNames), ", ")
+}
+
 // Features names all features, as dumpe2fs does.
 func (s *Super) Features() []string {
 	out := FeatureNames(s.Compat, compatNames)
