@@ -287,6 +287,68 @@ func TestLauncherKilled(t *testing.T) {
 	}
 }
 
+// TestAutoRemoveOutlivesLauncher: what was to go with its launcher goes when
+// that was killed, at the next look, and its name with it.
+func TestAutoRemoveOutlivesLauncher(t *testing.T) {
+	s := open(t)
+	for name, look := range map[string]func(id string){
+		"list":   func(string) { s.List() },
+		"get":    func(id string) { s.Get(id) },
+		"create": func(string) {},
+	} {
+		h, err := s.Create(Record{AutoRemove: true}, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Get(name); err != nil {
+			t.Errorf("%s: while it lives: %v", name, err)
+		}
+		h.Close() // As the kernel does for the dead.
+		look(h.ID())
+		if _, err := os.Lstat(s.Dir(h.ID())); name != "create" && err == nil {
+			t.Errorf("%s: its directory is still there", name)
+		}
+		again, err := s.Create(Record{}, name)
+		if err != nil {
+			t.Errorf("%s: its name is still taken: %v", name, err)
+			continue
+		}
+		again.Remove()
+	}
+}
+
+// TestAskersAreNoLaunchers: whoever lists containers all the time makes none
+// of them look alive to who removes them, and stops nobody who creates one.
+func TestAskersAreNoLaunchers(t *testing.T) {
+	s := open(t)
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					s.List()
+				}
+			}
+		})
+	}
+	for range 100 {
+		h, err := s.Create(Record{}, "asked")
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.Close()
+		if err := s.Remove("asked", false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	close(stop)
+	wg.Wait()
+}
+
 func TestWaitReleasedGivesUp(t *testing.T) {
 	s := open(t)
 	h := create(t, s, "")

@@ -107,8 +107,9 @@ func (s *Store) enter(r Record) (*Handle, error) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, wrapHost(err, "create container %s: %w", r.ShortID(), err)
 	}
-	lock, ok, err := tryLock(filepath.Join(dir, fileLock))
-	if err != nil || !ok {
+	// Who lists containers asks for a moment with a shared lock: wait.
+	lock, err := waitLock(filepath.Join(dir, fileLock))
+	if err != nil {
 		return nil, wrapHost(err, "create container %s: lock it: %w", r.ShortID(), err)
 	}
 	h := &Handle{store: s, record: r, lock: lock}
@@ -143,11 +144,12 @@ func (s *Store) linkName(name, id string) error {
 	err := os.Symlink(target, path)
 	if errors.Is(err, fs.ErrExist) {
 		owner, gone := s.nameOwner(name)
-		if !gone {
+		if !gone && !s.sweepLocked(owner) {
 			return api.Errorf(api.KindExists, "Conflict. The container name %q is already in use by container %q. You have to remove (or rename) that container to be able to reuse that name.", "/"+name, owner)
 		}
-		// A crash came between a container's removal and its name's.
-		if err = os.Remove(path); err == nil {
+		// A crash came between a container's removal and its name's, or before
+		// both.
+		if err = os.Remove(path); err == nil || errors.Is(err, fs.ErrNotExist) {
 			err = os.Symlink(target, path)
 		}
 	}
@@ -212,7 +214,11 @@ func (s *Store) Get(ref string) (*Record, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.read(id)
+	r, err := s.read(id)
+	if api.KindOf(err) == api.KindNotFound {
+		s.sweep(id)
+	}
+	return r, err
 }
 
 // List returns all records, the newest first. A container whose launcher has
@@ -231,7 +237,7 @@ func (s *Store) List() ([]*Record, error) {
 		case err == nil:
 			records = append(records, r)
 		case api.KindOf(err) == api.KindNotFound:
-			// Removed meanwhile, or a create that was cut short: sweep.
+			// Removed meanwhile, or its launcher was killed: sweep.
 			s.sweep(id)
 		default:
 			problems = append(problems, err)
@@ -255,7 +261,8 @@ func (s *Store) ids() ([]string, error) {
 	return ids, nil
 }
 
-// read returns a record, corrected by what its lock says.
+// read returns a record, corrected by what its lock says. One that was to go
+// with its launcher is not found.
 func (s *Store) read(id string) (*Record, error) {
 	// The lock first: a launcher that ends between the two steps has written
 	// its last word before it let go.
@@ -263,6 +270,21 @@ func (s *Store) read(id string) (*Record, error) {
 	if err != nil {
 		return nil, wrapHost(err, "container %s: ask for its lock: %w", id, err)
 	}
+	r, err := s.load(id)
+	if err != nil {
+		return nil, err
+	}
+	if !alive && r.AutoRemove {
+		return nil, api.Errorf(api.KindNotFound, "No such container: %s", id)
+	}
+	if !alive && r.State != api.StateStopped {
+		r.lost()
+	}
+	return r, nil
+}
+
+// load returns a record as it is on disk.
+func (s *Store) load(id string) (*Record, error) {
 	f, err := os.Open(filepath.Join(s.Dir(id), fileRecord))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, api.Errorf(api.KindNotFound, "No such container: %s", id)
@@ -284,9 +306,6 @@ func (s *Store) read(id string) (*Record, error) {
 	}
 	if err := r.check(id); err != nil {
 		return nil, err
-	}
-	if !alive && r.State != api.StateStopped {
-		r.lost()
 	}
 	return r, nil
 }
@@ -320,7 +339,7 @@ func (s *Store) Remove(ref string, damaged bool) error {
 		return err
 	}
 	defer unlock()
-	lock, ok, err := tryLock(filepath.Join(s.Dir(id), fileLock))
+	lock, ok, err := s.tryContainer(id)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return api.Errorf(api.KindNotFound, "No such container: %s", ref)
@@ -361,23 +380,57 @@ func (s *Store) erase(id, name string) error {
 	return nil
 }
 
-// sweep removes a container's directory that has no record and no owner.
+// askers bounds how often tryContainer finds that only somebody who asks holds
+// a lock. Asking takes microseconds.
+const askers = 100
+
+// tryContainer tries for a container's lock, and does not take somebody who
+// asks whether it is held for its launcher.
+func (s *Store) tryContainer(id string) (lock *os.File, ok bool, err error) {
+	path := filepath.Join(s.Dir(id), fileLock)
+	for range askers {
+		if lock, ok, err = tryLock(path); err != nil || ok {
+			return lock, ok, err
+		}
+		if held, err := isLocked(path); err != nil || held {
+			return nil, false, err
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return nil, false, nil
+}
+
+// sweep removes what a launcher that was killed left behind: see [Store.sweepLocked].
 func (s *Store) sweep(id string) {
 	unlock, err := s.lock()
 	if err != nil {
 		return
 	}
 	defer unlock()
-	lock, ok, err := tryLock(filepath.Join(s.Dir(id), fileLock))
+	s.sweepLocked(id)
+}
+
+// sweepLocked removes a container that nobody holds and that nobody will ask
+// for: one without a record, whose creation or removal was cut short, and one
+// that was to go with its launcher (--rm). It reports whether it did.
+//
+// Preconditions: the store is locked.
+func (s *Store) sweepLocked(id string) bool {
+	lock, ok, err := s.tryContainer(id)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) || err == nil && !ok {
-		return
+		return false
 	}
 	if lock != nil {
 		defer lock.Close()
 	}
-	if _, err := os.Lstat(filepath.Join(s.Dir(id), fileRecord)); errors.Is(err, fs.ErrNotExist) {
-		_ = s.erase(id, "")
+	r, err := s.load(id)
+	switch {
+	case err == nil && r.AutoRemove:
+		return s.erase(id, r.Name) == nil
+	case api.KindOf(err) == api.KindNotFound:
+		return s.erase(id, "") == nil
 	}
+	return false
 }
 
 // lock takes the store's lock.
