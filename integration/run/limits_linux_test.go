@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // TestMemoryLimit: a guest above its limit is killed, and that it was the limit
@@ -131,4 +133,37 @@ func TestGuestCannotKillSandbox(t *testing.T) {
 		t.Errorf("the image was changed: %q", got)
 	}
 	left()
+}
+
+// TestSocketBuffersCountAsMemory: what waits in sockets is in the Sentry's own
+// heap, and counts against the guest's limit all the same.
+func TestSocketBuffersCountAsMemory(t *testing.T) {
+	result := sh(t, `exec python3 -c '
+import socket
+held = []
+while len(held) < 6000:
+    a, b = socket.socketpair()
+    a.setblocking(False)
+    held.append((a, b))
+    try:
+        while True: a.send(b"x" * 65536)
+    except BlockingIOError: pass
+print("held", len(held))'`, "-m", "64m")
+	if result.Code != 137 {
+		t.Errorf("a guest of 64 MiB filled sockets with a gigabyte and ended with %d: %s", result.Code, result.Stdout)
+	}
+}
+
+// TestSizesThatProgramsReckonWith: without limits memory and file systems look
+// as large as the host's, and neither 2 GiB nor 8 EiB.
+func TestSizesThatProgramsReckonWith(t *testing.T) {
+	var info unix.Sysinfo_t
+	if err := unix.Sysinfo(&info); err != nil {
+		t.Fatal(err)
+	}
+	total := info.Totalram * uint64(info.Unit) / 1024
+	out := mustSh(t, `awk '/MemTotal/ { print $2 }' /proc/meminfo; stat -f -c '%S %b' / /scratch | awk '{ print ($1 * $2 < 1e16) }'; readlink /etc/mtab`, "--tmpfs", "/scratch")
+	if want := fmt.Sprintf("%d\n1\n1\n/proc/mounts", total); strings.TrimSpace(out) != want {
+		t.Errorf("got %q, want %q", out, want)
+	}
 }

@@ -199,7 +199,7 @@ func (s *service) Stats(_ context.Context, req *controlv1.StatsRequest) (*contro
 		return nil, err
 	}
 	sb := s.sb
-	used := sb.guestMemoryBytes()
+	used := sb.chargedBytes()
 	cpu := sb.k.CPUStats()
 	tasks := 0
 	for _, tg := range sb.k.RootPIDNamespace().ThreadGroups() {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/cpuid"
 	"gvisor.dev/gvisor/pkg/memutil"
 	"gvisor.dev/gvisor/pkg/rand"
@@ -93,7 +94,9 @@ func (sb *sandbox) newKernel() error {
 		return fmt.Errorf("create guest memory: %w", err)
 	}
 	k.SetMemoryFile(mf)
-	setTotalMemory(sb.spec.Resources.MemoryBytes)
+	if err := setTotalMemory(sb.spec.Resources.MemoryBytes); err != nil {
+		return err
+	}
 
 	vdso, err := loader.PrepareVDSO(mf)
 	if err != nil {
@@ -176,15 +179,21 @@ func newPlatform(s *api.Sandbox) (platform.Platform, error) {
 	return p, nil
 }
 
-// setTotalMemory makes /proc/meminfo and tmpfs' default size follow the
-// memory limit. Zero leaves the host's size.
-func setTotalMemory(limitBytes int64) {
+// setTotalMemory makes /proc/meminfo and tmpfs' default size follow the memory
+// limit; without one (zero) they follow the host's memory, as in docker.
+func setTotalMemory(limitBytes int64) error {
+	total := uint64(limitBytes)
 	if limitBytes <= 0 {
-		return
+		var info unix.Sysinfo_t
+		if err := unix.Sysinfo(&info); err != nil {
+			return fmt.Errorf("ask for the host's memory size: %w", err)
+		}
+		total = uint64(info.Totalram) * uint64(info.Unit)
 	}
-	usage.MinimumTotalMemoryBytes = uint64(limitBytes)
-	usage.MaximumTotalMemoryBytes = uint64(limitBytes)
-	tmpfs.SetTotalHostMem(uint64(limitBytes))
+	usage.MinimumTotalMemoryBytes = total
+	usage.MaximumTotalMemoryBytes = total
+	tmpfs.SetTotalHostMem(total)
+	return nil
 }
 
 // registerFilesystems registers the file systems and devices of the guest.

@@ -3,6 +3,8 @@
 package boot
 
 import (
+	"runtime"
+	"runtime/metrics"
 	"sync/atomic"
 	"time"
 
@@ -26,12 +28,19 @@ const (
 	// killGrace is how long a killed process may take to give its memory
 	// back before the next one is chosen.
 	killGrace = 100 * time.Millisecond
+
+	// sentryAllowanceBytes is what the Sentry may hold on behalf of guests
+	// (tasks, open files, inodes, what waits in sockets and pipes) before it
+	// counts against their limit, as kernel memory does in a memory cgroup. A
+	// few hundred processes fit; a guest that hoards full sockets does not.
+	sentryAllowanceBytes = 64 << 20
 )
 
 // memoryEnforcer holds guests to their memory limit. No host cgroup is needed:
 // all guest memory is in one memfd, whose allocated blocks the host counts
-// exactly. Above the limit the guest process that holds most is killed, as
-// Linux' out-of-memory killer does in a memory cgroup; the sandbox lives on.
+// exactly, and what the Sentry holds for guests is in its Go heap. Above the
+// limit the guest process that holds most is killed, as Linux' out-of-memory
+// killer does in a memory cgroup; the sandbox lives on.
 type memoryEnforcer struct {
 	limit uint64
 	peak  atomic.Uint64
@@ -52,6 +61,39 @@ func (sb *sandbox) guestMemoryBytes() uint64 {
 	return uint64(st.Blocks) * 512
 }
 
+// The Go runtime's figures for what the Sentry holds: objects found alive by
+// the last collection, and stacks.
+const (
+	metricLiveHeap = "/gc/heap/live:bytes"
+	metricStacks   = "/memory/classes/heap/stacks:bytes"
+)
+
+// sentryExcessBytes is what the Sentry holds beyond its allowance.
+func sentryExcessBytes() uint64 {
+	samples := []metrics.Sample{{Name: metricLiveHeap}, {Name: metricStacks}}
+	metrics.Read(samples)
+	var held uint64
+	for _, s := range samples {
+		held += s.Value.Uint64()
+	}
+	return held - min(held, sentryAllowanceBytes)
+}
+
+// chargedBytes is what counts against the guests' limit.
+func (sb *sandbox) chargedBytes() uint64 {
+	return sb.guestMemoryBytes() + sentryExcessBytes()
+}
+
+// overLimit measures again after a collection where garbage of the Sentry's
+// could be what is too much.
+func (sb *sandbox) overLimit(charged uint64) bool {
+	if charged <= sb.memory.limit || sb.guestMemoryBytes() > sb.memory.limit {
+		return charged > sb.memory.limit
+	}
+	runtime.GC()
+	return sb.chargedBytes() > sb.memory.limit
+}
+
 // enforceMemory starts the enforcer when there is a limit.
 func (sb *sandbox) enforceMemory() {
 	m := &sb.memory
@@ -61,15 +103,15 @@ func (sb *sandbox) enforceMemory() {
 	}
 	go func() {
 		for {
-			used := sb.guestMemoryBytes()
+			used := sb.chargedBytes()
 			if used > m.peak.Load() {
 				m.peak.Store(used)
 			}
-			if used > m.limit {
+			if sb.overLimit(used) {
 				sb.killLargest(used)
 				continue
 			}
-			time.Sleep(memoryPollInterval(m.limit - used))
+			time.Sleep(memoryPollInterval(m.limit - min(used, m.limit)))
 		}
 	}()
 }
@@ -94,7 +136,7 @@ func (sb *sandbox) killLargest(used uint64) {
 		log.Warningf("memory limit: kill %q: %v", victim.Leader().Name(), err)
 	}
 	for deadline := time.Now().Add(killGrace); time.Now().Before(deadline); time.Sleep(memoryPollMin) {
-		if sb.guestMemoryBytes() <= sb.memory.limit {
+		if sb.chargedBytes() <= sb.memory.limit {
 			return
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"gvisor.dev/gvisor/pkg/context"
 	"gvisor.dev/gvisor/pkg/errors/linuxerr"
 	"gvisor.dev/gvisor/pkg/fspath"
+	"gvisor.dev/gvisor/pkg/log"
 	"gvisor.dev/gvisor/pkg/sentry/fsimpl/cgroup2fs"
 	"gvisor.dev/gvisor/pkg/sentry/fsimpl/dev"
 	"gvisor.dev/gvisor/pkg/sentry/fsimpl/devpts"
@@ -134,6 +135,18 @@ func (m *mounter) placeFiles() error {
 		if err := m.bindFile(hidden, base, name, f.Path); err != nil {
 			return fmt.Errorf("place file %s: %w", f.Path, err)
 		}
+	}
+	return nil
+}
+
+// placeMtab makes /etc/mtab, which older programs read instead of
+// /proc/mounts, where the image has none: docker does so too. An image whose
+// /etc is odd goes without.
+func (m *mounter) placeMtab() error {
+	pop := m.at("/etc/mtab")
+	pop.FollowFinalSymlink = false
+	if err := m.vfs.SymlinkAt(m.ctx, m.creds, pop, "/proc/mounts"); err != nil && !linuxerr.Equals(linuxerr.EEXIST, err) {
+		log.Debugf("make /etc/mtab: %v", err)
 	}
 	return nil
 }

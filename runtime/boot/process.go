@@ -69,7 +69,7 @@ func (sb *sandbox) prepareContainer(spec *api.Container) (*container, error) {
 	// Paths below resolve as the container's root sees them.
 	rootArgs.MountNamespace = mns
 	m.ctx = rootArgs.NewContext(sb.k)
-	for _, step := range []func() error{m.mountDefaults, m.mountExtra, m.placeFiles} {
+	for _, step := range []func() error{m.mountDefaults, m.mountExtra, m.placeFiles, m.placeMtab} {
 		if err := step(); err != nil {
 			return nil, err
 		}

@@ -132,7 +132,11 @@ func (m *mounter) mountUpper(lower vfs.VirtualDentry) (vfs.VirtualDentry, error)
 		opts.MemoryFile = mf
 	}
 	data := ""
-	if size := m.spec.Rootfs.SizeBytes; size > 0 {
+	size := m.spec.Rootfs.SizeBytes
+	if size == 0 {
+		size = hostSizeBytes(int(m.spec.Rootfs.UpperFD))
+	}
+	if size > 0 {
 		data = fmt.Sprintf("size=%d", size)
 	}
 	mnt, err := m.vfs.MountDisconnected(m.ctx, m.creds, "upper", tmpfs.Name, &vfs.MountOptions{
@@ -155,6 +159,17 @@ func (m *mounter) mountUpper(lower vfs.VirtualDentry) (vfs.VirtualDentry, error)
 		return vfs.VirtualDentry{}, fmt.Errorf("copy the root directory's attributes: %w", err)
 	}
 	return upper, nil
+}
+
+// hostSizeBytes is the size of the host file system that holds fd, 0 if there
+// is none: what a guest's df shows where nothing else bounds it. Without a
+// size tmpfs claims 8 EiB, with which programs reckon.
+func hostSizeBytes(fd int) int64 {
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(fd, &st); err != nil {
+		return 0
+	}
+	return int64(st.Blocks) * int64(st.Bsize)
 }
 
 // resource names a host file of this container, so that a restored sandbox
