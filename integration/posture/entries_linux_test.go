@@ -111,7 +111,7 @@ func (l *launcher) exercise(t *testing.T, without int, terminal bool) string {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	name := fmt.Sprintf("posture-%d", exercises.Add(1))
-	args := []string{"run", "--rm", "-i", "--name", name, "--network", "none"}
+	args := []string{"run", "--rm", "-i", "--name", name, "--network", "nat"}
 	if terminal {
 		args = append(args, "-t")
 	}

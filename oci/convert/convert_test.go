@@ -220,7 +220,7 @@ func TestParsersRefuse(t *testing.T) {
 		_, err := ParseUlimit(s)
 		refuse("ulimit", s, err)
 	}
-	for _, s := range []string{"", "x", "x:", ":1.2.3.4", "a b:1.2.3.4", "h:nope", "h:host-gateway"} {
+	for _, s := range []string{"", "x", "x:", ":1.2.3.4", "a b:1.2.3.4", "h:nope"} {
 		_, err := ParseHost(s)
 		refuse("host", s, err)
 	}

@@ -83,7 +83,10 @@ type Options struct {
 	DNSSearch []string          `json:"dnsSearch,omitempty"`
 	DNSOption []string          `json:"dnsOption,omitempty"`
 	Sysctls   map[string]string `json:"sysctls,omitempty"`
-	Network   string            `json:"network,omitempty"`
+	// Network is a mode's name; Publish and Egress are for NetworkNAT.
+	Network string           `json:"network,omitempty"`
+	Publish []api.Port       `json:"publish,omitempty"`
+	Egress  []api.EgressRule `json:"egress,omitempty"`
 
 	Labels      map[string]string `json:"labels,omitempty"`
 	Annotations map[string]string `json:"annotations,omitempty"`
@@ -92,6 +95,8 @@ type Options struct {
 	StopSignal  string `json:"stopSignal,omitempty"`
 	StopTimeout *int   `json:"stopTimeout,omitempty"`
 }
+
+func (o *Options) nat() bool { return o.Network == string(api.NetworkNAT) }
 
 // Host is a name and its address.
 type Host struct {
@@ -138,7 +143,7 @@ func Sandbox(in Input) (*api.Sandbox, error) {
 		Cores:      max(1, min(in.Cores, api.MaxCores)),
 		Hostname:   hostname,
 		Domainname: o.Domainname,
-		Network:    api.Network{Mode: api.NetworkNone},
+		Network:    api.Network{Mode: api.NetworkNone, BrokerFD: api.NoFD},
 		Resources:  api.Resources{MemoryBytes: o.MemoryBytes, CPUMillis: o.CPUMillis, Pids: o.Pids},
 		Sysctls:    o.Sysctls,
 		ControlFD:  api.NoFD,
@@ -172,6 +177,9 @@ func Sandbox(in Input) (*api.Sandbox, error) {
 			Privileged:   o.Privileged,
 			InitFD:       api.NoFD,
 		},
+	}
+	if o.nat() {
+		s.Network.Mode = api.NetworkNAT
 	}
 	if s.Container.ShmSizeBytes == 0 {
 		s.Container.ShmSizeBytes = DefaultShmSizeBytes

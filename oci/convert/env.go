@@ -77,17 +77,26 @@ func hosts(o *Options, hostname string) []byte {
 	}
 	// Without a network the host has no address of its own; programs that
 	// resolve their own name (sudo, Java) need one all the same.
+	own := "127.0.1.1"
+	if o.nat() {
+		own = api.NATGuest
+	}
 	if o.Domainname != "" {
-		fmt.Fprintf(&b, "127.0.1.1\t%s.%s %s\n", hostname, o.Domainname, hostname)
+		fmt.Fprintf(&b, "%s\t%s.%s %s\n", own, hostname, o.Domainname, hostname)
 	} else {
-		fmt.Fprintf(&b, "127.0.1.1\t%s\n", hostname)
+		fmt.Fprintf(&b, "%s\t%s\n", own, hostname)
 	}
 	return []byte(b.String())
 }
 
 func resolvConf(o *Options) []byte {
 	var b strings.Builder
-	for _, server := range o.DNS {
+	servers := o.DNS
+	if o.nat() {
+		// The network's own, which asks the user's servers, or the host's.
+		servers = []string{api.NATDNS}
+	}
+	for _, server := range servers {
 		fmt.Fprintf(&b, "nameserver %s\n", server)
 	}
 	if len(o.DNSSearch) > 0 && !(len(o.DNSSearch) == 1 && o.DNSSearch[0] == ".") {

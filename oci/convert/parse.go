@@ -96,8 +96,8 @@ func ParseHost(s string) (Host, error) {
 	if strings.ContainsAny(name, " \t\n#") {
 		return Host{}, api.Errorf(api.KindInvalid, "bad format for add-host: %q: the name holds a space or #", s)
 	}
-	if address == "host-gateway" {
-		return Host{}, api.Errorf(api.KindUnsupported, "add-host %q: without a network there is no host gateway", s)
+	if address == hostGateway {
+		address = api.NATGateway
 	}
 	if inner, ok := strings.CutPrefix(address, "["); ok {
 		address = strings.TrimSuffix(inner, "]")

@@ -18,6 +18,8 @@ const (
 	NATGateway = "10.0.2.2"
 	NATDNS     = "10.0.2.3"
 	NATSubnet  = "10.0.2.0/24"
+	// NATPrefixBits are the bits of NATSubnet.
+	NATPrefixBits = 24
 )
 
 const (

@@ -80,6 +80,9 @@ const (
 // Network describes the guest's root network namespace.
 type Network struct {
 	Mode NetworkMode `json:"mode"`
+	// BrokerFD is a connected packet socket to the broker, for NetworkNAT:
+	// see package netwire. NoFD otherwise.
+	BrokerFD FD `json:"brokerFD"`
 }
 
 // Resources are the limits that the sandbox enforces on its guests. Zero means

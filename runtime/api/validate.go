@@ -40,6 +40,8 @@ func (s *Sandbox) Validate() error {
 		return Errorf(KindLimit, "sandbox spec: host or domain name longer than %d bytes", MaxNameBytes)
 	case s.Network.Mode != NetworkNone && s.Network.Mode != NetworkNAT:
 		return Errorf(KindInvalid, "sandbox spec: unknown network mode %q", s.Network.Mode)
+	case (s.Network.Mode == NetworkNAT) != (s.Network.BrokerFD > 0):
+		return Errorf(KindInvalid, "sandbox spec: network mode %q with descriptor %d as its broker's channel", s.Network.Mode, s.Network.BrokerFD)
 	case s.Resources.MemoryBytes < 0 || s.Resources.CPUMillis < 0 || s.Resources.Pids < 0:
 		return Errorf(KindInvalid, "sandbox spec: negative resource limit")
 	case s.ControlFD < 0:

@@ -163,6 +163,7 @@ func donatedFDs(s *api.Sandbox) []int {
 	add(s.ControlFD)
 	add(s.ListenFD)
 	add(s.LogFD)
+	add(s.Network.BrokerFD)
 	c := &s.Container
 	for _, l := range c.Rootfs.Layers {
 		add(l.FD)

@@ -39,15 +39,24 @@ type stackMaker struct {
 // newRootNetworkNamespace makes the guest's first network namespace: a
 // loopback interface and, later, what the network mode adds.
 func (sb *sandbox) newRootNetworkNamespace(clock tcpip.Clock, userns *auth.UserNamespace, ids uniqueid.Provider) (*inet.Namespace, error) {
-	if sb.spec.Network.Mode != api.NetworkNone {
-		return nil, api.Errorf(api.KindUnsupported, "network mode %q: this version has only %q", sb.spec.Network.Mode, api.NetworkNone)
-	}
 	// nftables must be switched on before the first stack is made.
 	nftables.EnableNFTables()
+	var n *nat
+	if sb.spec.Network.Mode == api.NetworkNAT {
+		var err error
+		if n, err = newNAT(sb.spec.Network.BrokerFD); err != nil {
+			return nil, err
+		}
+	}
 	m := &stackMaker{clock: clock, ids: ids}
 	s, err := m.CreateStack()
 	if err != nil {
 		return nil, err
+	}
+	if n != nil {
+		if err := n.attach(s.(*netstack.Stack)); err != nil {
+			return nil, err
+		}
 	}
 	return inet.NewRootNamespace(s, m, userns), nil
 }
@@ -77,6 +86,20 @@ func (m *stackMaker) CreateStack() (inet.Stack, error) {
 
 // tuneStack sets what Linux has by default.
 func tuneStack(s *stack.Stack) error {
+	if err := tuneTCP(s); err != nil {
+		return err
+	}
+	ttl := tcpip.DefaultTTLOption(netstack.DefaultTTL)
+	for _, proto := range []tcpip.NetworkProtocolNumber{ipv4.ProtocolNumber, ipv6.ProtocolNumber} {
+		if err := s.SetNetworkProtocolOption(proto, &ttl); err != nil {
+			return fmt.Errorf("set default hop limit: %s", err)
+		}
+	}
+	return nil
+}
+
+// tuneTCP is what all stacks have, the router's too.
+func tuneTCP(s *stack.Stack) error {
 	sack := tcpip.TCPSACKEnabled(true)
 	if err := s.SetTransportProtocolOption(tcp.ProtocolNumber, &sack); err != nil {
 		return fmt.Errorf("enable selective acknowledgements: %s", err)
@@ -84,12 +107,6 @@ func tuneStack(s *stack.Stack) error {
 	moderate := tcpip.TCPModerateReceiveBufferOption(true)
 	if err := s.SetTransportProtocolOption(tcp.ProtocolNumber, &moderate); err != nil {
 		return fmt.Errorf("enable receive buffer moderation: %s", err)
-	}
-	ttl := tcpip.DefaultTTLOption(netstack.DefaultTTL)
-	for _, proto := range []tcpip.NetworkProtocolNumber{ipv4.ProtocolNumber, ipv6.ProtocolNumber} {
-		if err := s.SetNetworkProtocolOption(proto, &ttl); err != nil {
-			return fmt.Errorf("set default hop limit: %s", err)
-		}
 	}
 	return nil
 }

@@ -90,8 +90,12 @@ func TestBadCommandLines(t *testing.T) {
 		{"run --pids-limit x img", 125, "pids-limit"},
 		{"run --pull sometimes img", 125, `invalid pull option: "sometimes"`},
 		{"run --platform a/b/c/d img", 125, "a/b/c/d"},
-		{"run --network bridge img", 125, `network "bridge": this version has only --network none`},
+		{"run --network mine img", 125, `network "mine" not found`},
 		{"run --net host img", 125, `network "host"`},
+		{"run -p x img", 125, `invalid published port "x"`},
+		{"run -p unix:rel:1 img", 125, "the path must be absolute"},
+		{"run --egress maybe img", 125, `invalid egress rule "maybe"`},
+		{"run --network none -p 80 img", 125, "--publish and --egress need a network"},
 		{"run -w rel img", 125, "the working directory 'rel' is invalid"},
 		{"run -h a/b img", 125, `invalid hostname "a/b"`},
 		{"run --name a img", 125, "Invalid container name (a)"},
@@ -247,7 +251,7 @@ func TestRunFlags(t *testing.T) {
 		o.StopTimeout == nil || *o.StopTimeout != 0 || o.Sysctls["net.core.somaxconn"] != "5" || string(o.DetachKeys) != "\x10\x11" {
 		t.Errorf("resources: %+v", o)
 	}
-	if v, ok := o.Labels["alone"]; !ok || v != "" || o.Labels["k"] != "v" || o.Network != networkNone {
+	if v, ok := o.Labels["alone"]; !ok || v != "" || o.Labels["k"] != "v" || o.Network != "nat" {
 		t.Errorf("labels %v, network %s", o.Labels, o.Network)
 	}
 	if o, err = parse(t, "img"); err != nil || o.SetEntrypoint || o.StopTimeout != nil || o.Labels != nil {

@@ -30,6 +30,8 @@ type containerDocument struct {
 	HostConfig hostConfigDocument
 	Config     configDocument
 	Mounts     []mountDocument
+	// NetworkSettings is filled in while the container runs.
+	NetworkSettings networkDocument
 	// Sandbox is ours: the process that is the container's kernel.
 	Sandbox sandboxDocument
 }
@@ -205,7 +207,8 @@ func containerDocumentOf(rec *state.Record) *containerDocument {
 			Env: p.Env, Cmd: p.Args, Image: rec.Image, WorkingDir: p.Cwd, Labels: o.Labels,
 			StopSignal: rec.StopSignal, StopTimeout: o.StopTimeout,
 		},
-		Mounts: []mountDocument{},
+		Mounts:          []mountDocument{},
+		NetworkSettings: networkDocumentOf(rec),
 		Sandbox: sandboxDocument{
 			Pid: rec.Sandbox.PID, LauncherPid: rec.Launcher.PID, Isolation: rec.Layers, Boot: phases(rec.Phases),
 		},

@@ -131,6 +131,7 @@ func psRowOf(rec *state.Record, noTrunc bool) psRow {
 		RunningFor: ago(rec.CreatedAt),
 		Names:      rec.Name,
 		Networks:   rec.Options.Network,
+		Ports:      portsColumn(rec),
 		Size:       "0B",
 		State:      dockerState(rec),
 		Status:     dockerStatus(rec),

@@ -30,7 +30,7 @@ type runFlags struct {
 
 	env, envFiles, labels, labelFiles, annotations, tmpfs, ulimits []string
 	capAdd, capDrop, groupAdd, securityOpts, addHosts              []string
-	dns, dnsSearch, dnsOptions, sysctls                            []string
+	dns, dnsSearch, dnsOptions, sysctls, publish, egress           []string
 }
 
 func (f *runFlags) register(cmd *cobra.Command) {
@@ -78,9 +78,11 @@ func (f *runFlags) register(cmd *cobra.Command) {
 	fl.BoolVar(&f.privileged, "privileged", false, "Give extended privileges to this container, inside its own kernel")
 	fl.StringArrayVar(&f.securityOpts, "security-opt", nil, "Security Options")
 
-	fl.StringVar(&f.network, "network", "", `Connect the container to a network ("none")`)
+	fl.StringVar(&f.network, "network", string(api.NetworkNAT), `Connect the container to a network ("nat", "none")`)
 	fl.StringVar(&f.network, "net", "", "")
 	_ = fl.MarkHidden("net") // docker's old spelling
+	fl.StringArrayVarP(&f.publish, "publish", "p", nil, "Publish a container's port to the host: [[IP:]HOST:]PORT[/udp] or unix:PATH:PORT; IP is 127.0.0.1 unless given")
+	fl.StringArrayVar(&f.egress, "egress", nil, `What the container may reach: "allow" or "deny" for all, or with =CIDR[:PORTS]`)
 	fl.StringArrayVar(&f.addHosts, "add-host", nil, "Add a custom host-to-IP mapping (host:ip)")
 	fl.StringArrayVar(&f.dns, "dns", nil, "Set custom DNS servers")
 	fl.StringArrayVar(&f.dnsSearch, "dns-search", nil, "Set custom DNS search domains")
@@ -95,10 +97,8 @@ func (f *runFlags) register(cmd *cobra.Command) {
 	}
 	complete("pull", "always", "missing", "never")
 	complete("progress", progressAuto, progressPlain, progressNone, progressJSON)
-	complete("network", networkNone)
+	complete("network", string(api.NetworkNAT), string(api.NetworkNone))
 }
-
-const networkNone = "none"
 
 // convert fills in what the conversion wants to know.
 func (f *runFlags) convert(o *convert.Options) error {
@@ -112,12 +112,8 @@ func (f *runFlags) convert(o *convert.Options) error {
 	o.CapAdd, o.CapDrop = f.capAdd, f.capDrop
 	o.DNSSearch, o.DNSOption = f.dnsSearch, f.dnsOptions
 	o.StopSignal, o.StopTimeout = f.stopSignal, f.stopTimeout.pointer()
-	o.Network = f.network
-	if f.network == "" {
-		o.Network = networkNone
-	}
-	if o.Network != networkNone {
-		return api.Errorf(api.KindUnsupported, "network %q: this version has only --network none", f.network)
+	if err := f.connect(o); err != nil {
+		return err
 	}
 	if o.Workdir != "" && !strings.HasPrefix(o.Workdir, "/") {
 		return api.Errorf(api.KindInvalid, "the working directory '%s' is invalid, it needs to be an absolute path", o.Workdir)
@@ -136,6 +132,32 @@ func (f *runFlags) convert(o *convert.Options) error {
 		return err
 	}
 	return f.pairs(o)
+}
+
+// connect parses what is about the network.
+func (f *runFlags) connect(o *convert.Options) error {
+	var err error
+	if o.Network, err = convert.ParseNetwork(f.network); err != nil {
+		return err
+	}
+	for _, s := range f.publish {
+		ports, err := convert.ParsePublish(s)
+		if err != nil {
+			return err
+		}
+		o.Publish = append(o.Publish, ports...)
+	}
+	for _, s := range f.egress {
+		rule, err := convert.ParseEgress(s)
+		if err != nil {
+			return err
+		}
+		o.Egress = append(o.Egress, rule)
+	}
+	if o.Network == string(api.NetworkNone) && len(o.Publish)+len(o.Egress) > 0 {
+		return api.Errorf(api.KindInvalid, "--publish and --egress need a network: leave --network none out")
+	}
+	return nil
 }
 
 // lists parses the flags that may be given more than once.

@@ -27,6 +27,7 @@ import (
 	"z.gfire.dev/gvx/runtime/launch"
 	"z.gfire.dev/gvx/runtime/lockdown"
 	"z.gfire.dev/gvx/runtime/state"
+	"z.gfire.dev/gvx/runtime/usernet"
 )
 
 const (
@@ -65,7 +66,9 @@ type run struct {
 	process *launch.Process
 	// group is nil where the host gave none.
 	group *hostcgroup.Group
-	began int64
+	// broker is nil without a network.
+	broker *usernet.Broker
+	began  int64
 }
 
 // Run runs a container in the foreground and returns how it ended. An error
@@ -101,6 +104,9 @@ func (r *Runner) Run(ctx context.Context, o RunOptions) (api.ExitStatus, error) 
 
 // prepare does everything up to the start of the sandbox process.
 func (u *run) prepare(ctx context.Context) error {
+	if err := u.openNetwork(); err != nil {
+		return err
+	}
 	img, err := u.Images.Pull(ctx, u.o.Image, u.o.Pull)
 	if u.o.PullDone != nil {
 		u.o.PullDone()
@@ -116,7 +122,7 @@ func (u *run) prepare(ctx context.Context) error {
 		layers[i] = d.String()
 	}
 	spec, err := convert.Sandbox(convert.Input{
-		ID: u.handle.ID(), Image: img.Config, Layers: layers, Cores: runtime.NumCPU(), Options: u.o.Options,
+		ID: u.handle.ID(), Image: img.Config, Layers: layers, Cores: runtime.NumCPU(), Options: u.guestOptions(),
 	})
 	if err != nil {
 		return err
@@ -172,6 +178,10 @@ func (u *run) start(spec *api.Sandbox) error {
 	if u.o.TTY {
 		spec.Container.Process.Rows, spec.Container.Process.Columns, _ = u.streams.UserSize()
 	}
+	if u.broker != nil {
+		cfg.Broker = u.broker.File()
+		defer u.broker.Donated()
+	}
 	cfg.Log, cfg.Stdin, cfg.Stdout, cfg.Stderr = u.log.File(), u.streams.Stdin(), u.streams.Stdout(), u.streams.Stderr()
 
 	// The sandbox's own uid when root starts it: a number that nothing else
@@ -191,6 +201,9 @@ func (u *run) start(spec *api.Sandbox) error {
 	// Before the process has forked: its stubs shall be in there as well.
 	if err := u.group.Add(u.process.PID); err != nil {
 		return err
+	}
+	if u.broker != nil {
+		u.broker.Start()
 	}
 	u.streams.Start()
 	return nil
@@ -227,6 +240,7 @@ func (u *run) release() {
 	if u.pin != nil {
 		u.pin.Close()
 	}
+	u.closeNetwork()
 	u.group.Remove()
 }
 

@@ -42,6 +42,8 @@ type Config struct {
 	Upper *os.File
 	// Init is the reaper of --init.
 	Init *os.File
+	// Broker is the sandbox's end of the channel to the network's broker.
+	Broker *os.File
 	// Listen is the listening control socket.
 	Listen *os.File
 	// Log takes the Sentry's log.
@@ -110,6 +112,7 @@ func donate(cfg *Config, controlEnd *os.File) *donation {
 	s.ControlFD = d.add(controlEnd)
 	s.ListenFD = d.add(cfg.Listen)
 	s.LogFD = d.add(cfg.Log)
+	s.Network.BrokerFD = d.add(cfg.Broker)
 	c := &s.Container
 	for i := range c.Rootfs.Layers {
 		c.Rootfs.Layers[i].FD = d.add(cfg.Layers[i])

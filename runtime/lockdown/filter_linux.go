@@ -34,6 +34,9 @@ type FilterOptions struct {
 	// ListenFD is the donated listening socket on which the process may
 	// accept connections; negative if there is none.
 	ListenFD int
+	// BrokerFD is the donated channel on which the process may receive
+	// descriptors; 0 or negative if there is none.
+	BrokerFD int
 	// Action is for tests; see [Action].
 	Action Action
 }
@@ -51,6 +54,7 @@ type variable int
 const (
 	selfPID variable = iota
 	listenFD
+	brokerFD
 	threadPriority
 )
 
@@ -101,10 +105,14 @@ func (o *FilterOptions) values() (variableValues, error) {
 	v := variableValues{
 		selfPID:        uint64(os.Getpid()),
 		listenFD:       ^uint64(0), // no descriptor has this number
+		brokerFD:       ^uint64(0),
 		threadPriority: uint64(int64(20 - raw + 1)),
 	}
 	if o.ListenFD >= 0 {
 		v[listenFD] = uint64(o.ListenFD)
+	}
+	if o.BrokerFD > 0 {
+		v[brokerFD] = uint64(o.BrokerFD)
 	}
 	return v, nil
 }

@@ -104,8 +104,8 @@ func verdict(t *testing.T, insns []bpf.Instruction, c call, arch uint32) bool {
 // TestFilterAgreesWithTable asks the finished program and the table about the
 // same calls: for each entry, arguments at and around what it permits.
 func TestFilterAgreesWithTable(t *testing.T) {
-	const listen = 17
-	insns, err := Filter(FilterOptions{ListenFD: listen})
+	const listen, broker = 17, 23
+	insns, err := Filter(FilterOptions{ListenFD: listen, BrokerFD: broker})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +114,7 @@ func TestFilterAgreesWithTable(t *testing.T) {
 		t.Fatal(err)
 	}
 	vars := map[policy.Variable]uint64{
-		policy.SelfPID: uint64(os.Getpid()), policy.ListenFD: listen, policy.ThreadPriority: uint64(int64(20 - raw + 1)),
+		policy.SelfPID: uint64(os.Getpid()), policy.ListenFD: listen, policy.BrokerFD: broker, policy.ThreadPriority: uint64(int64(20 - raw + 1)),
 	}
 	arch := policy.Arch(runtime.GOARCH)
 	table := policy.Table(arch)
@@ -199,6 +199,12 @@ func TestFilterRefusesAllElse(t *testing.T) {
 	for _, fd := range []uint64{0, 3, 1 << 31, 0xffffffff, 1<<63 - 1} {
 		if verdict(t, insns, call{accept, [6]uint64{fd, 0, 0, unix.SOCK_CLOEXEC | unix.SOCK_NONBLOCK}}, auditArch) {
 			t.Errorf("accept4 on %#x is allowed though there is no listener", fd)
+		}
+	}
+	receive, _ := policy.Number(arch, "recvmsg")
+	for _, fd := range []uint64{0, 3, 1 << 31, 0xffffffff, 1<<63 - 1} {
+		if verdict(t, insns, call{receive, [6]uint64{fd, 0, unix.MSG_CMSG_CLOEXEC}}, auditArch) {
+			t.Errorf("recvmsg on %#x is allowed though there is no broker", fd)
 		}
 	}
 }

@@ -50,6 +50,9 @@ type Record struct {
 	StopSignal int             `json:"stopSignal,omitempty"`
 	AutoRemove bool            `json:"autoRemove,omitempty"`
 
+	// Ports are the published ports, with the numbers that the host chose.
+	Ports []api.Port `json:"ports,omitempty"`
+
 	// Phases and Layers are the sandbox's boot report: when it reached what,
 	// and which isolation layers hold.
 	Phases []control.Phase `json:"phases,omitempty"`

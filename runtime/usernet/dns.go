@@ -179,16 +179,14 @@ func askTCP(ctx context.Context, server netip.AddrPort, query []byte, q question
 	return answer, err
 }
 
-// dialServer connects, and makes ctx' deadline that of the connection.
+// dialServer connects. The end of ctx ends whatever waits for the connection.
 func dialServer(ctx context.Context, network string, server netip.AddrPort) (net.Conn, error) {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, network, server.String())
 	if err != nil {
 		return nil, err
 	}
-	if deadline, ok := ctx.Deadline(); ok {
-		_ = conn.SetDeadline(deadline)
-	}
+	context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	return conn, nil
 }
 

@@ -2,7 +2,7 @@
 #
 # A guest that makes its Sentry use as much of the host as it can: run by
 # TestEveryEntryIsNeeded, with pipes and with a terminal.
-import ctypes, fcntl, mmap, os, select, signal, struct, subprocess, sys, tempfile, termios, threading, time
+import ctypes, fcntl, mmap, os, select, signal, socket, struct, subprocess, sys, tempfile, termios, threading, time
 
 print("ready", flush=True)
 sys.stdin.readline()
@@ -84,6 +84,15 @@ poll = select.poll()
 for fd in (0, 1, 2):
     attempt(lambda: poll.register(fd))
 poll.poll(20)
+
+# The network, as far as the broker itself: its name server, a half-close, a reset.
+s = socket.create_connection(("10.0.2.3", 53), timeout=20)
+s.shutdown(socket.SHUT_WR)
+s.recv(1)
+s.close()
+s = socket.create_connection(("10.0.2.3", 53), timeout=20)
+s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+s.close()
 
 # Longer than the Go runtime's one-second habits.
 time.sleep(1.3)

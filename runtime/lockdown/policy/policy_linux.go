@@ -40,6 +40,9 @@ const (
 	SelfPID
 	// ListenFD is the donated listening socket, all ones if there is none.
 	ListenFD
+	// BrokerFD is the donated channel to the network's broker, all ones if
+	// there is none.
+	BrokerFD
 	// ThreadPriority is the nice value that systrap gives its stub threads:
 	// one more than the process' own at the time the platform starts.
 	ThreadPriority
@@ -129,6 +132,8 @@ func (c *Cond) String() string {
 		return fmt.Sprintf("%d=self", c.Arg)
 	case c.Var == ListenFD:
 		return fmt.Sprintf("%d=listener", c.Arg)
+	case c.Var == BrokerFD:
+		return fmt.Sprintf("%d=broker", c.Arg)
 	case c.Var == ThreadPriority:
 		return fmt.Sprintf("%d=priority", c.Arg)
 	case c.Op == Equal:

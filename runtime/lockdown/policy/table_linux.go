@@ -12,7 +12,7 @@ import (
 func Table(arch Arch) []Entry {
 	var all []Entry
 	for _, group := range [][]Entry{
-		runtimeEntries(), memoryEntries(), fileEntries(), stdioEntries(), controlEntries(), stubEntries(), traceEntries(),
+		runtimeEntries(), memoryEntries(), fileEntries(), stdioEntries(), controlEntries(), networkEntries(), stubEntries(), traceEntries(),
 	} {
 		for _, e := range group {
 			if e.Only == "" || e.Only == arch {
@@ -117,12 +117,22 @@ func stdioEntries() []Entry {
 }
 
 // controlEntries serve the control channel, whose connections are read and
-// written like any stream. sendmsg and sendto must stay absent even when the
-// sandbox is given sockets that lead outside: on a connected UDP socket they
-// could name another address and so walk round whoever connected it.
+// written like any stream.
 func controlEntries() []Entry {
 	return []Entry{
 		{"accept4", args(variable(0, ListenFD), is(3, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)), "control: a client connects to the donated listener, and to no other", ""},
+	}
+}
+
+// networkEntries serve connections that the broker has opened: they are read
+// and written like any stream. sendmsg and sendto must stay absent: on a
+// connected UDP socket they could name another address and so walk round the
+// broker's policy.
+func networkEntries() []Entry {
+	return []Entry{
+		{"recvmsg", args(variable(0, BrokerFD), is(2, unix.MSG_CMSG_CLOEXEC)), "network: receives the broker's connections, and from nobody else", ""},
+		{"shutdown", args(descriptor(0), is(1, unix.SHUT_WR)), "network: a guest's end of sending reaches its peer", ""},
+		{"setsockopt", args(descriptor(0), is(1, unix.SOL_SOCKET), is(2, unix.SO_LINGER)), "network: a guest's reset reaches its peer, by a close that does not linger", ""},
 	}
 }
 

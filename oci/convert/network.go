@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Networks, published ports and egress rules as users write them.
+
+package convert
+
+import (
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"z.gfire.dev/gvx/runtime/api"
+)
+
+// hostGateway is docker's word for the host as its guests see it.
+const hostGateway = "host-gateway"
+
+// defaultHostIP is where ports are published unless the user says where: not
+// to the world, as docker does.
+var defaultHostIP = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+
+// ParseNetwork reads a network's name. Docker's names for its usual network
+// mean ours.
+func ParseNetwork(s string) (string, error) {
+	switch s {
+	case "", "bridge", "default", string(api.NetworkNAT):
+		return string(api.NetworkNAT), nil
+	case string(api.NetworkNone):
+		return s, nil
+	case "host":
+		return "", api.Errorf(api.KindUnsupported, "network \"host\": a sandbox never gets the host's own network: publish ports with -p, and reach the host's loopback at %s with --egress allow=127.0.0.1:PORT", api.NATGateway)
+	}
+	return "", api.Errorf(api.KindInvalid, "network %q not found: want nat or none", s)
+}
+
+// ParsePublish reads docker's [[IP:][HOST]:]GUEST[/tcp|/udp], where both
+// numbers may be ranges of one length, and unix:PATH:GUEST.
+func ParsePublish(s string) ([]api.Port, error) {
+	fail := func(format string, args ...any) ([]api.Port, error) {
+		return nil, api.Errorf(api.KindInvalid, "invalid published port %q: %w", s, fmt.Errorf(format, args...))
+	}
+	rest, transport, has := strings.Cut(s, "/")
+	if path, ok := strings.CutPrefix(s, "unix:"); ok {
+		return parsePublishUnix(s, path)
+	}
+	if !has {
+		transport = string(api.TCP)
+	}
+	if transport != string(api.TCP) && transport != string(api.UDP) {
+		return fail("unknown protocol %q: want tcp or udp", transport)
+	}
+	guestText, hostText, ip := rest, "", defaultHostIP
+	if i := strings.LastIndexByte(rest, ':'); i >= 0 {
+		hostText, guestText = rest[:i], rest[i+1:]
+		if j := strings.LastIndexByte(hostText, ':'); j >= 0 {
+			var err error
+			if ip, err = netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(hostText[:j], "["), "]")); err != nil {
+				return fail("%q is not an ip address", hostText[:j])
+			}
+			hostText = hostText[j+1:]
+		}
+	}
+	guest, err := parsePorts(guestText)
+	if err != nil || guest.First == 0 {
+		return fail("%q is no port of a guest", guestText)
+	}
+	host := api.PortRange{}
+	if hostText != "" {
+		if host, err = parsePorts(hostText); err != nil {
+			return fail("%q is no port of a host", hostText)
+		}
+	}
+	fixed := host != api.PortRange{}
+	if fixed && host.Last-host.First != guest.Last-guest.First {
+		return fail("the ranges %s and %s differ in length", host, guest)
+	}
+	if count := int(guest.Last-guest.First) + 1; count > api.MaxPorts {
+		return fail("%d ports, at most %d", count, api.MaxPorts)
+	}
+	var ports []api.Port
+	for i := uint16(0); i <= guest.Last-guest.First; i++ {
+		p := api.Port{HostIP: ip.Unmap(), GuestPort: guest.First + i, Transport: api.Transport(transport)}
+		if fixed {
+			p.HostPort = host.First + i
+		}
+		ports = append(ports, p)
+	}
+	return ports, nil
+}
+
+// parsePublishUnix reads PATH:GUEST; the path is made absolute, since it is
+// written down.
+func parsePublishUnix(s, text string) ([]api.Port, error) {
+	i := strings.LastIndexByte(text, ':')
+	if i <= 0 {
+		return nil, api.Errorf(api.KindInvalid, "invalid published port %q: want unix:PATH:PORT", s)
+	}
+	guest, err := parsePorts(strings.TrimSuffix(text[i+1:], "/tcp"))
+	if err != nil || guest.First != guest.Last || guest.First == 0 {
+		return nil, api.Errorf(api.KindInvalid, "invalid published port %q: %q is no port of a guest", s, text[i+1:])
+	}
+	if !filepath.IsAbs(text[:i]) {
+		return nil, api.Errorf(api.KindInvalid, "invalid published port %q: the path must be absolute", s)
+	}
+	p := api.Port{Path: filepath.Clean(text[:i]), GuestPort: guest.First, Transport: api.TCP}
+	if err := p.Validate(); err != nil {
+		return nil, err
+	}
+	return []api.Port{p}, nil
+}
+
+// parsePorts reads N or N-M.
+func parsePorts(s string) (api.PortRange, error) {
+	firstText, lastText, both := strings.Cut(s, "-")
+	if !both {
+		lastText = firstText
+	}
+	first, err := strconv.ParseUint(firstText, 10, 16)
+	if err != nil {
+		return api.PortRange{}, err
+	}
+	last, err := strconv.ParseUint(lastText, 10, 16)
+	if err != nil || last < first || both && first == 0 {
+		return api.PortRange{}, fmt.Errorf("%q is no range of ports", s)
+	}
+	return api.PortRange{First: uint16(first), Last: uint16(last)}, nil
+}
+
+// ParseEgress reads allow or deny, alone as the default, or with
+// =ADDRESS[/BITS][:PORTS]. An IPv6 address with ports is in brackets; ports are
+// N or N-M, separated by commas.
+func ParseEgress(s string) (api.EgressRule, error) {
+	fail := func(format string, args ...any) (api.EgressRule, error) {
+		return api.EgressRule{}, api.Errorf(api.KindInvalid, "invalid egress rule %q: %w", s, fmt.Errorf(format, args...))
+	}
+	verb, target, has := strings.Cut(s, "=")
+	if verb != "allow" && verb != "deny" {
+		return fail("want allow or deny, or either with =CIDR[:PORTS]")
+	}
+	r := api.EgressRule{Allow: verb == "allow"}
+	if !has {
+		return r, nil
+	}
+	network, ports := target, ""
+	if inner, ok := strings.CutPrefix(target, "["); ok {
+		var rest string
+		if network, rest, ok = strings.Cut(inner, "]"); !ok {
+			return fail("no closing bracket")
+		}
+		if bits, ok := strings.CutPrefix(rest, "/"); ok { // [::]/0:443
+			bits, after, _ := strings.Cut(bits, ":")
+			network, rest = network+"/"+bits, ":"+after
+			if after == "" {
+				rest = ""
+			}
+		}
+		if ports, ok = strings.CutPrefix(rest, ":"); !ok && rest != "" {
+			return fail("%q behind the bracket", rest)
+		}
+	} else if strings.Count(target, ":") == 1 {
+		network, ports, _ = strings.Cut(target, ":")
+	}
+	var err error
+	if r.To, err = parsePrefix(network); err != nil {
+		return fail("%q is neither an address nor a network: want 192.0.2.1 or 192.0.2.0/24", network)
+	}
+	if ports == "" {
+		return r, nil
+	}
+	for _, text := range strings.Split(ports, ",") {
+		p, err := parsePorts(text)
+		if err != nil {
+			return fail("%q is no port or range of ports", text)
+		}
+		r.Ports = append(r.Ports, p)
+	}
+	return r, nil
+}
+
+func parsePrefix(s string) (netip.Prefix, error) {
+	if a, err := netip.ParseAddr(s); err == nil && a.Zone() == "" {
+		a = a.Unmap()
+		return netip.PrefixFrom(a, a.BitLen()), nil
+	}
+	p, err := netip.ParsePrefix(s)
+	if err != nil {
+		return netip.Prefix{}, err
+	}
+	return p.Masked(), nil
+}
