@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"time"
 
 	"z.gfire.dev/gvx/ext4lite/device"
 	"z.gfire.dev/gvx/ext4lite/internal/disk"
@@ -75,18 +74,15 @@ func (m *Manager) commit() (bool, error) {
 	if m.cache.count.Load() > m.limit {
 		m.cache.trim(m.limit)
 	}
-	bs := m.st.Size()
-	blocks := slices.Sorted(maps.Keys(t.bufs))
-	copies := make([]byte, len(blocks)*bs)
-	seals := make([]func([]byte), len(blocks))
-	for i, n := range blocks {
+	w := newLogWriter(m, slices.Sorted(maps.Keys(t.bufs)), slices.Sorted(maps.Keys(t.revoked)))
+	seals := make([]func([]byte), len(w.blocks))
+	for i, n := range w.blocks {
 		b := t.bufs[n]
-		copy(copies[i*bs:], b.Data)
+		copy(w.slot(i), b.Data)
 		seals[i] = b.Seal
 		b.committing.Store(true)
 		b.dirty.Store(false)
 	}
-	revoked := slices.Sorted(maps.Keys(t.revoked))
 	m.mu.Lock()
 	m.running = newTxn(t.id + 1)
 	m.mu.Unlock()
@@ -94,10 +90,10 @@ func (m *Manager) commit() (bool, error) {
 
 	for i, seal := range seals {
 		if seal != nil {
-			seal(copies[i*bs : (i+1)*bs])
+			seal(w.slot(i))
 		}
 	}
-	if err := m.log(t.id, blocks, copies, revoked); err != nil {
+	if err := m.log(t.id, w); err != nil {
 		return false, m.fail(fmt.Errorf("commit transaction: %w", err))
 	}
 	for _, b := range t.bufs {
@@ -118,10 +114,9 @@ const hotLog = 16 << 20
 
 // log writes a transaction: descriptors and copies, revoked blocks, and, once
 // those and all file data written before are durable, the commit record.
-func (m *Manager) log(tid uint64, blocks []uint64, copies []byte, revoked []uint64) error {
+func (m *Manager) log(tid uint64, w *logWriter) error {
 	bs := m.st.Size()
-	w := &logWriter{m: m, seq: m.seq, seed: m.super.seed()}
-	w.build(blocks, copies, revoked)
+	w.finish()
 	need := uint32(len(w.out)/bs + 1)
 	if m.head > m.super.First && m.head+need > min(m.super.First+uint32(hotLog/bs), m.super.End()) {
 		if err := m.checkpoint(); err != nil {
@@ -154,11 +149,11 @@ func (m *Manager) log(tid uint64, blocks []uint64, copies []byte, revoked []uint
 	m.seq++
 	m.pendingMu.Lock()
 	defer m.pendingMu.Unlock()
-	for _, b := range revoked {
+	for _, b := range w.revoked {
 		delete(m.pending, b)
 	}
-	for b, at := range w.where {
-		m.pending[b] = place{log: m.area.Block(start + at.index), seq: w.seq, escape: at.escape}
+	for i, b := range w.blocks {
+		m.pending[b] = place{log: m.area.Block(start + uint32(w.index(i))), seq: w.seq, escape: w.escaped[i]}
 	}
 	return nil
 }
@@ -353,131 +348,4 @@ func (m *Manager) Running() uint64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.running.id
-}
-
-// logWriter lays a transaction out as log blocks.
-type logWriter struct {
-	m     *Manager
-	seq   uint32
-	seed  uint32
-	out   []byte
-	where map[uint64]logged
-}
-
-type logged struct {
-	index  uint32 // block within the transaction
-	escape bool
-}
-
-func (w *logWriter) block() []byte {
-	bs := w.m.st.Size()
-	n := len(w.out)
-	w.out = append(w.out, make([]byte, bs)...)
-	return w.out[n : n+bs]
-}
-
-func (w *logWriter) build(blocks []uint64, copies []byte, revoked []uint64) {
-	m, bs := w.m, w.m.st.Size()
-	csum := m.super.hasCsum()
-	end := bs
-	if csum {
-		end -= tailSize
-	}
-	size := m.super.tagSize()
-	perDesc := (end - headerSize - uuidSize) / size
-	w.out = make([]byte, 0, (len(blocks)+len(blocks)/perDesc+len(revoked)/m.revokesPerBlock()+3)*bs)
-	w.where = make(map[uint64]logged, len(blocks))
-	for len(blocks) > 0 {
-		n := min(len(blocks), perDesc)
-		at := len(w.out)
-		w.block()
-		for i := range n {
-			p := w.block()
-			copy(p, copies[i*bs:])
-			escape := be.Uint32(p) == magic
-			if escape {
-				be.PutUint32(p, 0)
-			}
-			w.where[blocks[i]] = logged{uint32(len(w.out)/bs - 1), escape}
-		}
-		d := w.out[at : at+bs]
-		putHeader(d, blockDescriptor, w.seq)
-		off := headerSize
-		for i := range n {
-			flags := uint32(0)
-			if w.where[blocks[i]].escape {
-				flags |= tagEscape
-			}
-			if i > 0 {
-				flags |= tagSameUUID
-			}
-			if i == n-1 {
-				flags |= tagLast
-			}
-			w.tag(d[off:], blocks[i], flags, w.out[at+(i+1)*bs:at+(i+2)*bs])
-			off += size
-			if i == 0 {
-				copy(d[off:], m.super.UUID[:])
-				off += uuidSize
-			}
-		}
-		if csum {
-			be.PutUint32(d[bs-tailSize:], blockSum(w.seed, d, bs-tailSize))
-		}
-		blocks, copies = blocks[n:], copies[n*bs:]
-	}
-	w.revokes(revoked)
-}
-
-func (w *logWriter) tag(p []byte, block uint64, flags uint32, data []byte) {
-	s := w.m.super
-	be.PutUint32(p, uint32(block))
-	if s.Incompat&incompatCsumV3 != 0 {
-		be.PutUint32(p[4:], flags)
-		be.PutUint32(p[8:], uint32(block>>32))
-		be.PutUint32(p[12:], dataSum(w.seed, w.seq, data))
-		return
-	}
-	be.PutUint16(p[6:], uint16(flags))
-	if s.Incompat&incompat64Bit != 0 {
-		be.PutUint32(p[8:], uint32(block>>32))
-	}
-}
-
-func (w *logWriter) revokes(list []uint64) {
-	bs, s := w.m.st.Size(), w.m.super
-	size := 4
-	if s.Incompat&incompat64Bit != 0 {
-		size = 8
-	}
-	for len(list) > 0 {
-		n := min(len(list), (bs-revokeHeaderSize-tailSize)/size)
-		p := w.block()
-		putHeader(p, blockRevoke, w.seq)
-		be.PutUint32(p[headerSize:], uint32(revokeHeaderSize+n*size))
-		for i, b := range list[:n] {
-			if size == 8 {
-				be.PutUint64(p[revokeHeaderSize+8*i:], b)
-			} else {
-				be.PutUint32(p[revokeHeaderSize+4*i:], uint32(b))
-			}
-		}
-		if s.hasCsum() {
-			be.PutUint32(p[bs-tailSize:], blockSum(w.seed, p, bs-tailSize))
-		}
-		list = list[n:]
-	}
-}
-
-// commit is the commit record.
-func (w *logWriter) commit() []byte {
-	p := make([]byte, w.m.st.Size())
-	putHeader(p, blockCommit, w.seq)
-	now := time.Now()
-	be.PutUint64(p[commitSecOffset:], uint64(now.Unix()))
-	be.PutUint32(p[commitSecOffset+8:], uint32(now.Nanosecond()))
-	if w.m.super.hasCsum() {
-		be.PutUint32(p[commitCsumOffset:], blockSum(w.seed, p, commitCsumOffset))
-	}
-	return p
 }
