@@ -72,9 +72,9 @@ timed 'imported in %d ms' run image import "$image" demo
 run image ls
 
 say '5. Run'
-shown rungv run --rm demo true
+shown 'rungv run --rm --network none demo true'
 for _ in 1 2 3; do
-	timed 'boot to exit: %d ms' run run --rm demo true
+	timed 'boot to exit: %d ms' run run --rm --network none demo true
 done
 program='
 import os, platform
@@ -86,19 +86,22 @@ print("  /root/file holds:", open("/root/file").read())
 for path in "/dev/kvm", "/dev/sda", "/proc/kcore":
     print("  " + path + ":", "there" if os.path.exists(path) else "not there")
 '
-shown "rungv run --rm -i demo python3 -   # the program comes by stdin"
-timed 'took %d ms' run run --rm -i demo python3 - <<<"$program"
+shown "rungv run --rm -i --network none demo python3 -   # the program comes by stdin"
+timed 'took %d ms' run run --rm -i --network none demo python3 - <<<"$program"
 
 say '6. The layers around a running sandbox'
-shown rungv run --rm --name held demo sleep 60
-run run --rm --name held demo sleep 60 &
+shown rungv run --rm --network none --name held demo sleep 60
+run run --rm --network none --name held demo sleep 60 &
 launcher=$!
 for _ in $(seq 100); do
 	[ "$(run inspect --format '{{.State.Status}}' held 2>/dev/null)" != running ] || break
 	sleep 0.1
 done
-shown rungv inspect held
-run inspect held
+shown rungv inspect held "  # Isolation and Boot of it:"
+run inspect --format '{{range .Sandbox.Isolation}}    {{.}}
+{{end}}' held | sed '/^$/d'
+run inspect --format '{{range .Sandbox.Boot}}    {{printf "%7.1f ms  %s" .Milliseconds .Phase}}
+{{end}}' held | sed '/^$/d'
 end_it() {
 	run kill held >/dev/null
 	wait "$launcher" || true

@@ -1,0 +1,8 @@
+# SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=bash disable=SC2034
+#
+# net: a Debian with the network's usual clients and servers;
+# integration/network works in it.
+
+PACKAGES='curl netcat-openbsd bind9-host iproute2 iputils-ping iperf3 git openssh-client python3 ca-certificates netbase'
+CONFIG=(-compress none -cmd bash -env LANG=C.UTF-8)
