@@ -200,3 +200,55 @@ func TestAgainstKernel(t *testing.T) {
 		})
 	}
 }
+
+// TestHashVersions has the kernel and this package fill and read directories
+// with every hash, of names with bytes above 127.
+func TestHashVersions(t *testing.T) {
+	for _, alg := range []string{"legacy", "half_md4", "tea"} {
+		for _, sign := range []string{"signed", "unsigned"} {
+			t.Run(alg+"-"+sign, func(t *testing.T) {
+				path := kernelVolume(t, 64<<20, "-b", "1024", "-O", "^metadata_csum")
+				run(t, tool(t, "tune2fs"), "-E", "hash_alg="+alg, path)
+				flags := map[string]string{"signed": "1", "unsigned": "2"}[sign]
+				run(t, tool(t, "debugfs"), "-w", "-R", "ssv flags "+flags, path)
+				name := func(k int) string { return fmt.Sprintf("näme-\xff\x80-%d-%s", k, strings.Repeat("é", k%40)) }
+				dir := mount(t, path)
+				must(t, os.Mkdir(dir+"/k", 0o755))
+				for k := range 2000 {
+					must(t, os.WriteFile(dir+"/k/"+name(k), nil, 0o644))
+				}
+				umount(t, dir)
+				fs := open(t, path, ext4lite.Options{Durability: ext4lite.Process})
+				d, err := fs.Walk("k")
+				must(t, err)
+				for k := range 2000 {
+					i, err := d.Lookup(name(k))
+					must(t, err)
+					i.Release()
+				}
+				o, err := fs.MkdirAll("o", ext4lite.NewInode{Mode: 0o755})
+				must(t, err)
+				for k := range 2000 {
+					for _, at := range []*ext4lite.Inode{o, d} {
+						i, err := at.Create(name(k+5000), ext4lite.NewInode{Mode: 0o644})
+						must(t, err)
+						i.Release()
+					}
+				}
+				d.Release()
+				o.Release()
+				closeFS(t, fs)
+				check(t, path)
+				dir = mount(t, path)
+				for k := range 2000 {
+					for _, p := range []string{"/k/" + name(k), "/k/" + name(k+5000), "/o/" + name(k+5000)} {
+						if _, err := os.Lstat(dir + p); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+				umount(t, dir)
+			})
+		}
+	}
+}

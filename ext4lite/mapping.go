@@ -186,9 +186,8 @@ func (i *Inode) populate(off, n int64) error {
 // as one run goes.
 func (i *Inode) zeroFill(at, n int64, e disk.Extent, mapped bool) (int64, error) {
 	fs, bs := i.fs, int64(i.fs.g.BlockSize)
-	logical, blocks := uint32(at/bs), n/bs
 	n = min(n, populateChunk)
-	blocks = n / bs
+	logical, blocks := uint32(at/bs), n/bs
 	if mapped {
 		start := (int64(e.Physical) - int64(e.Logical)) * bs
 		if err := device.WriteZeros(fs.dev, start+at, n); err != nil {

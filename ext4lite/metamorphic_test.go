@@ -51,10 +51,8 @@ func TestMetamorphic(t *testing.T) {
 			g := &generator{r: rand.New(rand.NewPCG(seed, 1)), names: 6, maxFile: 300000}
 			m := newModel()
 			us := &ours{t, open(t, path, ext4lite.Options{Durability: ext4lite.Process})}
-			var log []string
 			for i := range 1500 {
 				o := g.next()
-				log = append(log, o.what)
 				a, b := o.do(m), o.do(us)
 				if a != b {
 					t.Fatalf("operation %d, %s: the model says %d, we %d (%v)\nread-only: %v", i, o.what, a, b, b, us.fs.ReadOnly())

@@ -89,7 +89,6 @@ type FS struct {
 	journal   []disk.Range
 	discards  []disk.Range
 	sharedEA  sync.Mutex // attribute blocks, which inodes may share
-	tmpSeq    atomic.Uint64
 	closed    atomic.Bool
 }
 
@@ -155,6 +154,11 @@ func (fs *FS) open() error {
 	}
 	if fs.a, err = alloc.New(fs.g, fs.s, fs.m); err != nil {
 		return err
+	}
+	for _, r := range fs.journal {
+		if fs.a.Zones().Overlaps(r.Start, r.N) {
+			return disk.Corrupt("journal inode", "maps %d blocks at %d, which are the volume's own", r.N, r.Start)
+		}
 	}
 	fs.a.Protect(fs.journal...)
 	fs.env = tree.Env{G: fs.g, M: fs.m, A: fs.a}
@@ -258,17 +262,21 @@ func (fs *FS) journalArea() (journal.Area, uint64, error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	a, err := alloc.New(fs.g, fs.s, m)
+	desc, err := m.Get(fs.g.DescBlock(0), nil)
 	if err != nil {
 		return nil, 0, err
 	}
-	gr, idx := fs.g.InodeGroup(disk.JournalIno)
+	first, err := disk.DecodeGroup(desc.Data, 0, fs.g, fs.s)
+	if err != nil {
+		return nil, 0, err
+	}
+	const idx = disk.JournalIno - 1 // in group 0: groups have at least as many
 	per := uint64(fs.g.BlockSize / fs.g.InodeSize)
-	b, err := m.Get(a.Table(gr)+uint64(idx)/per, nil)
+	b, err := m.Get(first.InodeTable+idx/per, nil)
 	if err != nil {
 		return nil, 0, err
 	}
-	at := int(uint64(idx)%per) * fs.g.InodeSize
+	at := int(idx%per) * fs.g.InodeSize
 	d, err := disk.DecodeInode(b.Data[at:at+fs.g.InodeSize], disk.JournalIno, fs.g, fs.s)
 	if err != nil {
 		return nil, 0, err
@@ -276,7 +284,7 @@ func (fs *FS) journalArea() (journal.Area, uint64, error) {
 	if d.Type() != disk.ModeReg || d.Links == 0 {
 		return nil, 0, disk.Corrupt("journal inode", "mode %#o", d.Mode)
 	}
-	env := &tree.Env{G: fs.g, M: m, A: a}
+	env := &tree.Env{G: fs.g, M: m, A: &alloc.Allocator{}} // no zones are known yet
 	var area journal.Area
 	next := uint64(0)
 	collect := func(e disk.Extent) (bool, error) {

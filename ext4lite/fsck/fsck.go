@@ -129,7 +129,6 @@ type found struct {
 	parent uint32 // of a directory, by the entry that names it
 	dotdot uint32
 	blocks []disk.Extent // of a directory
-	orphan bool
 }
 
 // xref counts the users of an attribute block.
