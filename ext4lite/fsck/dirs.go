@@ -140,6 +140,9 @@ func (w *dirWalk) dot(d disk.Dirent, k int) error {
 
 func (w *dirWalk) entry(d disk.Dirent, at uint64) error {
 	c, name := w.c, string(d.Name)
+	if name == "." || name == ".." {
+		return c.problem(DirDots, w.ino, at, "%q is there again", name)
+	}
 	if w.names[name] {
 		return c.problem(DirDuplicate, w.ino, at, "%q is there twice", name)
 	}

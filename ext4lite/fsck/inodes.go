@@ -87,6 +87,9 @@ func (c *checker) inode(ino uint32, p []byte) error {
 	default:
 		return c.problem(InodeBad, ino, 0, "mode %#o", d.Mode)
 	}
+	if f := d.Flags & (disk.FlInlineData | disk.FlEncrypt | disk.FlCasefold | disk.FlVerity | disk.FlEAInode); f != 0 {
+		return c.problem(InodeBad, ino, 0, "flags %#x, without their features", f)
+	}
 	if d.Type() == disk.ModeDir {
 		c.r.Directories++
 	} else {
