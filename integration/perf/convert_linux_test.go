@@ -29,6 +29,7 @@ func TestConversion(t *testing.T) {
 	work := h.Path("tmp", "convert")
 	tree, layer := filepath.Join(work, "tree"), filepath.Join(work, "layer.tar")
 	makeTree(t, tree, layer)
+	h.Chown(t, work)
 	defer os.RemoveAll(work)
 
 	var ours, theirs, synced []time.Duration
