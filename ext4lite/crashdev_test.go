@@ -21,8 +21,10 @@ import (
 type change struct {
 	off  int64
 	data []byte // nil for a punch or a sync
-	n    int64  // length of a punch
+	n    int64  // length of a punch, or of what is written back
 	sync bool
+	back bool // write-back of a range
+	dur  bool // a write that is a barrier too
 }
 
 // recorder is a device in memory with a memory.
@@ -32,6 +34,7 @@ type recorder struct {
 	log    []change
 	failAt int   // fail the change of this number, counted from 1
 	failBy error // and all after it
+	ranges bool
 }
 
 func (r *recorder) note(c change) error {
@@ -64,13 +67,26 @@ func (r *recorder) Punch(off, n int64) error {
 	return r.Mem.Punch(off, n)
 }
 
+// CanSyncRanges makes the recorder a device whose parts are synced.
+func (r *recorder) CanSyncRanges() bool { return r.ranges }
+
+func (r *recorder) WriteBack(off, n int64) error { return r.note(change{off: off, n: n, back: true}) }
+
+func (r *recorder) WriteDurable(p []byte, off int64) error {
+	if err := r.note(change{off: off, data: append([]byte(nil), p...), dur: true}); err != nil {
+		return err
+	}
+	_, err := r.Mem.WriteAt(p, off)
+	return err
+}
+
 func (r *recorder) Sync() error { return r.note(change{sync: true}) }
 
 func (c change) apply(m *device.Mem) {
 	switch {
 	case c.data != nil:
 		m.WriteAt(c.data, c.off)
-	case !c.sync:
+	case !c.sync && !c.back:
 		m.Punch(c.off, c.n)
 	}
 }
@@ -79,14 +95,8 @@ func (c change) apply(m *device.Mem) {
 // before the last sync, of the others some, and of some only some sectors.
 func powerLoss(m *device.Mem, log []change, k int, r *rand.Rand) {
 	const sector = 512
-	last := 0
 	for i, c := range log[:k] {
-		if c.sync {
-			last = i
-		}
-	}
-	for i, c := range log[:k] {
-		if i <= last || r.IntN(2) == 0 {
+		if durable(log[:k], i) || r.IntN(2) == 0 {
 			c.apply(m)
 			continue
 		}
@@ -96,6 +106,25 @@ func powerLoss(m *device.Mem, log []change, k int, r *rand.Rand) {
 			}
 		}
 	}
+}
+
+// durable tells whether a change cannot be lost any more: a sync came after it,
+// or it is a barrier itself, or its range was written back and then came a
+// barrier.
+func durable(log []change, i int) bool {
+	if log[i].dur {
+		return true
+	}
+	back := false
+	for _, c := range log[i+1:] {
+		switch {
+		case c.sync || c.dur && back:
+			return true
+		case c.back && c.off <= log[i].off && c.off+c.n >= log[i].off+int64(len(log[i].data)):
+			back = true
+		}
+	}
+	return false
 }
 
 // save writes a device to a file for tools.

@@ -7,6 +7,7 @@ package ext4lite
 import (
 	"io"
 
+	"z.gfire.dev/gvx/ext4lite/device"
 	"z.gfire.dev/gvx/ext4lite/internal/disk"
 	"z.gfire.dev/gvx/ext4lite/internal/journal"
 )
@@ -193,7 +194,9 @@ func (i *Inode) zeroWritten(from, to int64) error {
 		i.invalidate(from/bs*bs, bs)
 	}
 	at := (int64(e.Physical)-int64(e.Logical))*bs + from
-	_, err = i.fs.dev.WriteAt(make([]byte, to-from), at)
+	if _, err = i.fs.dev.WriteAt(make([]byte, to-from), at); err == nil {
+		i.fs.order(at, to-from)
+	}
 	return err
 }
 
@@ -222,6 +225,7 @@ func (i *Inode) writeRun(p []byte, off int64) (int, error) {
 			return 0, err
 		}
 		return i.ran(p, off, n, func(h *journal.Handle) error {
+			i.fs.order((int64(e.Physical)+int64(logical)-int64(e.Logical))*bs, n*bs)
 			_, err := i.tree.MarkWritten(h, uint64(logical), uint64(logical)+uint64(n), 1)
 			return err
 		})
@@ -234,7 +238,10 @@ func (i *Inode) writeRun(p []byte, off int64) (int, error) {
 		i.fs.a.Unreserve(r)
 		return 0, err
 	}
-	return i.ran(p, off, int64(r.N), func(h *journal.Handle) error { return i.mapReserved(h, logical, r, false) })
+	return i.ran(p, off, int64(r.N), func(h *journal.Handle) error {
+		i.fs.order(int64(r.Start)*bs, int64(r.N)*bs)
+		return i.mapReserved(h, logical, r, false)
+	})
 }
 
 // ran finishes a run of n blocks that begins in off's block: it maps them and
@@ -334,13 +341,47 @@ func (i *Inode) SyncFile() error {
 		return nil
 	}
 	var err error
-	if tid := i.dirtyTid.Load(); tid > fs.m.Committed() {
+	switch tid := i.dirtyTid.Load(); {
+	case fs.m.SyncsRanges():
+		err = i.syncRanges(tid)
+	case tid > fs.m.Committed():
 		err = fs.m.CommitThrough(tid)
-	} else {
+	default:
 		err = fs.m.Sync()
 	}
 	if err != nil {
 		return fail("sync", i.ino, err)
 	}
 	return nil
+}
+
+// syncRanges writes this file's data back, then has a commit, or a barrier,
+// make it durable. A commit that began before the write-back was over does not
+// count.
+func (i *Inode) syncRanges(tid uint64) error {
+	r := i.fs.dev.(device.RangeSyncer)
+	i.mu.RLock()
+	var err error
+	if i.d.Type() == disk.ModeReg && i.d.Flags&disk.FlExtents != 0 {
+		bs := int64(i.fs.g.BlockSize)
+		err = i.tree.Walk(0, func(e disk.Extent) (bool, error) {
+			if e.Unwritten {
+				return true, nil
+			}
+			return true, r.WriteBack(int64(e.Physical)*bs, int64(e.Len)*bs)
+		})
+	} else if i.d.Type() == disk.ModeReg {
+		err = i.fs.m.Sync()
+	}
+	i.mu.RUnlock()
+	if err != nil {
+		return err
+	}
+	if tid > i.fs.m.Committed() && i.fs.m.Running() == tid {
+		return i.fs.m.CommitThrough(tid)
+	}
+	if err := i.fs.m.CommitThrough(tid); err != nil {
+		return err
+	}
+	return i.fs.m.Barrier()
 }

@@ -194,6 +194,7 @@ func (i *Inode) zeroFill(at, n int64, e disk.Extent, mapped bool) (int64, error)
 			return 0, err
 		}
 		return n, i.wrote(0, fs.mapCredits(), func(h *journal.Handle) error {
+			fs.order(start+at, n)
 			_, err := i.tree.MarkWritten(h, uint64(logical), uint64(logical)+uint64(blocks), 1)
 			return err
 		})
@@ -206,7 +207,10 @@ func (i *Inode) zeroFill(at, n int64, e disk.Extent, mapped bool) (int64, error)
 		fs.a.Unreserve(r)
 		return 0, err
 	}
-	return int64(r.N) * bs, i.wrote(0, fs.mapCredits(), func(h *journal.Handle) error { return i.mapReserved(h, logical, r, false) })
+	return int64(r.N) * bs, i.wrote(0, fs.mapCredits(), func(h *journal.Handle) error {
+		fs.order(int64(r.Start)*bs, int64(r.N)*bs)
+		return i.mapReserved(h, logical, r, false)
+	})
 }
 
 // populateChunk bounds what one step zeroes.

@@ -54,6 +54,10 @@ type Options struct {
 	// Discard gives the space of freed blocks back to the host once the
 	// transaction that freed them is durable.
 	Discard bool
+	// RangeSync makes a sync wait for the data it is about, and not for what
+	// others have written to the volume. It is used where the host's file
+	// system is known to allow it (ext4 and XFS) and the volume is one file.
+	RangeSync bool
 	// StripSetID makes writes take the set-ID bits away, as the kernel does
 	// for writers without privilege. Callers that decide themselves leave it.
 	StripSetID bool
@@ -88,7 +92,9 @@ type FS struct {
 	overhead  uint64
 	journal   []disk.Range
 	discards  []disk.Range
-	sharedEA  sync.Mutex // attribute blocks, which inodes may share
+	ordered   []disk.Range // bytes written that the running transaction maps; dirtyMu
+	unordered bool         // there were too many to note
+	sharedEA  sync.Mutex   // attribute blocks, which inodes may share
 	closed    atomic.Bool
 }
 
@@ -163,7 +169,7 @@ func (fs *FS) open() error {
 	fs.a.Protect(fs.journal...)
 	fs.env = tree.Env{G: fs.g, M: fs.m, A: fs.a}
 	fs.overhead = fs.countOverhead()
-	fs.m.SetHooks(journal.Hooks{Prepare: fs.prepare, Durable: fs.durable, Begin: fs.begin,
+	fs.m.SetHooks(journal.Hooks{Prepare: fs.prepare, Durable: fs.durable, Ordered: fs.takeOrdered, Begin: fs.begin,
 		Failed: func(err error) { fs.goReadOnly(fmt.Errorf("journal: %w", err)) }})
 	if fs.opt.Discard && !fs.readonly.Load() {
 		fs.a.SetDiscard(fs.queueDiscard)
@@ -230,7 +236,7 @@ func (fs *FS) rereadSuper() (*disk.Super, error) {
 
 // openJournal finds the journal's blocks and opens it.
 func (fs *FS) openJournal() error {
-	jo := journal.Options{Write: !fs.readonly.Load(), Host: fs.opt.Durability == Host, CacheBytes: fs.opt.CacheBytes, IdleBytes: idleCacheBytes,
+	jo := journal.Options{Write: !fs.readonly.Load(), Host: fs.opt.Durability == Host, CacheBytes: fs.opt.CacheBytes, IdleBytes: idleCacheBytes, Ranges: fs.opt.RangeSync,
 
 		Wide: fs.s.Incompat&disk.Incompat64Bit != 0, Csum: fs.g.Csum, Recover: fs.s.Incompat&disk.IncompatRecover != 0}
 	var err error
@@ -389,7 +395,7 @@ func (fs *FS) Sync() error {
 	if err != nil {
 		return fmt.Errorf("sync volume: %w", err)
 	}
-	if !did {
+	if !did || fs.m.SyncsRanges() {
 		if err := fs.m.Sync(); err != nil {
 			return fmt.Errorf("sync volume: %w", err)
 		}

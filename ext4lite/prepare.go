@@ -115,3 +115,33 @@ func (fs *FS) flushDiscards() error {
 	}
 	return nil
 }
+
+// maxOrdered bounds the notes on what a transaction orders; with more, the
+// whole volume is synced.
+const maxOrdered = 4096
+
+// order notes that bytes of the device were written which the transaction
+// makes part of a file.
+func (fs *FS) order(off, n int64) {
+	if !fs.m.SyncsRanges() {
+		return
+	}
+	fs.dirtyMu.Lock()
+	defer fs.dirtyMu.Unlock()
+	if k := len(fs.ordered); k > 0 && int64(fs.ordered[k-1].Start+fs.ordered[k-1].N) == off {
+		fs.ordered[k-1].N += uint64(n)
+	} else if k < maxOrdered {
+		fs.ordered = append(fs.ordered, disk.Range{Start: uint64(off), N: uint64(n)})
+	} else {
+		fs.unordered = true
+	}
+}
+
+// takeOrdered gives the notes to the commit.
+func (fs *FS) takeOrdered() ([]disk.Range, bool) {
+	fs.dirtyMu.Lock()
+	defer fs.dirtyMu.Unlock()
+	r, all := fs.ordered, fs.unordered
+	fs.ordered, fs.unordered = nil, false
+	return r, all
+}

@@ -67,3 +67,32 @@ func nextData(f *os.File, off, size int64) (int64, error) {
 	}
 	return at, nil
 }
+
+func canSyncRanges(f *os.File) bool {
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(int(f.Fd()), &st); err != nil {
+		return false
+	}
+	return st.Type == unix.EXT4_SUPER_MAGIC || st.Type == unix.XFS_SUPER_MAGIC
+}
+
+func writeBack(f *os.File, off, n int64) error {
+	return retry(func() error {
+		return unix.SyncFileRange(int(f.Fd()), off, n,
+			unix.SYNC_FILE_RANGE_WAIT_BEFORE|unix.SYNC_FILE_RANGE_WRITE|unix.SYNC_FILE_RANGE_WAIT_AFTER)
+	})
+}
+
+func writeDurable(f *os.File, p []byte, off int64) error {
+	for len(p) > 0 {
+		n, err := unix.Pwritev2(int(f.Fd()), [][]byte{p}, off, unix.RWF_DSYNC)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		p, off = p[n:], off+int64(n)
+	}
+	return nil
+}

@@ -74,6 +74,11 @@ func (m *Manager) commit() (bool, error) {
 	if m.cache.count.Load() > m.limit {
 		m.cache.trim(m.limit)
 	}
+	var data []disk.Range // bytes of the device
+	allData := true
+	if m.ranges != nil {
+		data, allData = m.hooks.Ordered()
+	}
 	w := newLogWriter(m, slices.Sorted(maps.Keys(t.bufs)), slices.Sorted(maps.Keys(t.revoked)))
 	seals := make([]func([]byte), len(w.blocks))
 	for i, n := range w.blocks {
@@ -93,7 +98,7 @@ func (m *Manager) commit() (bool, error) {
 			seal(w.slot(i))
 		}
 	}
-	if err := m.log(t.id, w); err != nil {
+	if err := m.log(t.id, w, data, allData); err != nil {
 		return false, m.fail(fmt.Errorf("commit transaction: %w", err))
 	}
 	for _, b := range t.bufs {
@@ -114,7 +119,7 @@ const hotLog = 16 << 20
 
 // log writes a transaction: descriptors and copies, revoked blocks, and, once
 // those and all file data written before are durable, the commit record.
-func (m *Manager) log(tid uint64, w *logWriter) error {
+func (m *Manager) log(tid uint64, w *logWriter, data []disk.Range, allData bool) error {
 	bs := m.st.Size()
 	w.finish()
 	need := uint32(len(w.out)/bs + 1)
@@ -132,17 +137,25 @@ func (m *Manager) log(tid uint64, w *logWriter) error {
 		}
 	}
 	start := m.head
-	if err := m.writeLog(start, w.out); err != nil {
-		return err
-	}
-	if err := m.sync(); err != nil {
-		return err
+	if m.ranges != nil && !allData {
+		for _, r := range data {
+			if err := m.ranges.WriteBack(int64(r.Start), int64(r.N)); err != nil {
+				return fmt.Errorf("write back data: %w", err)
+			}
+		}
+		if err := m.writeLog(start, w.out, true); err != nil {
+			return err
+		}
+	} else {
+		if err := m.writeLog(start, w.out, false); err != nil {
+			return err
+		}
+		if err := m.sync(); err != nil {
+			return err
+		}
 	}
 	n := uint32(len(w.out) / bs)
-	if err := m.writeLog(start+n, w.commit()); err != nil {
-		return err
-	}
-	if err := m.sync(); err != nil {
+	if err := m.writeLog(start+n, w.commit(), true); err != nil {
 		return err
 	}
 	m.head = start + n + 1
@@ -171,6 +184,9 @@ func (m *Manager) begin() error {
 		return err
 	}
 	m.dirtyLog = true
+	if m.ranges != nil {
+		return m.sync() // the superblocks are in no range that is written back
+	}
 	return nil
 }
 
@@ -193,16 +209,29 @@ func (m *Manager) sync() error {
 }
 
 // writeLog writes whole blocks from log block at on, a run of the volume's
-// blocks at a time.
-func (m *Manager) writeLog(at uint32, p []byte) error {
+// blocks at a time. With durable set it is a barrier: all that was written
+// (without ranges) or written back (with them) before is durable too.
+func (m *Manager) writeLog(at uint32, p []byte, durable bool) error {
 	bs := m.st.Size()
+	if durable && m.ranges == nil {
+		if err := m.writeLog(at, p, false); err != nil {
+			return err
+		}
+		return m.sync()
+	}
 	for len(p) > 0 {
 		first := m.area.Block(at)
 		n := 1
 		for n*bs < len(p) && m.area.Block(at+uint32(n)) == first+uint64(n) {
 			n++
 		}
-		if err := m.st.Write(first, p[:n*bs]); err != nil {
+		var err error
+		if durable {
+			err = m.ranges.WriteDurable(p[:n*bs], int64(first)<<m.st.Shift)
+		} else {
+			err = m.st.Write(first, p[:n*bs])
+		}
+		if err != nil {
 			return fmt.Errorf("write journal: %w", err)
 		}
 		p, at = p[n*bs:], at+uint32(n)
@@ -221,7 +250,7 @@ func (m *Manager) checkpoint() error {
 	}
 	// The log is overwritten next: a superblock that still pointed into it
 	// would hide the transactions that follow.
-	if err := m.sync(); err != nil {
+	if err := m.barrierSuper(); err != nil {
 		return err
 	}
 	m.pendingMu.Lock()
@@ -245,6 +274,9 @@ func (m *Manager) writeHome() error {
 			return nil
 		}
 		err := m.st.Write(from, buf)
+		if err == nil && m.ranges != nil {
+			err = m.ranges.WriteBack(int64(from)<<m.st.Shift, int64(len(buf)))
+		}
 		buf = buf[:0]
 		return err
 	}
@@ -263,7 +295,31 @@ func (m *Manager) writeHome() error {
 	if err := flush(); err != nil {
 		return err
 	}
-	return m.sync()
+	return m.barrierSuper()
+}
+
+// barrierSuper makes durable what was written, or with ranges what was written
+// back, by writing the journal's superblock as it is on the volume.
+func (m *Manager) barrierSuper() error {
+	if m.ranges == nil {
+		return m.sync()
+	}
+	at := int64(m.area.Block(0)) << m.st.Shift
+	p := make([]byte, superSize)
+	if _, err := m.st.Dev.ReadAt(p, at); err != nil {
+		return fmt.Errorf("read journal superblock: %w", err)
+	}
+	return m.ranges.WriteDurable(p, at)
+}
+
+// Barrier makes durable what was written back before.
+func (m *Manager) Barrier() error {
+	if m.ranges == nil {
+		return m.sync()
+	}
+	m.commitMu.Lock() // nobody else writes the journal's superblock
+	defer m.commitMu.Unlock()
+	return m.barrierSuper()
 }
 
 // Flush commits and brings everything home, so that the volume is sound

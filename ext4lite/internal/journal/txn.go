@@ -10,7 +10,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"z.gfire.dev/gvx/ext4lite/device"
 	"z.gfire.dev/gvx/ext4lite/errno"
+	"z.gfire.dev/gvx/ext4lite/internal/disk"
 )
 
 const (
@@ -31,6 +33,10 @@ type Hooks struct {
 	// Prepare writes in-memory state into blocks of the transaction, whose
 	// handle it is given. It runs with the barrier held alone.
 	Prepare func(h *Handle) error
+	// Ordered gives the ranges of the device, in bytes, that must be durable
+	// before the transaction, or tells that there are too many to say. It
+	// runs right after Prepare.
+	Ordered func() (ranges []disk.Range, all bool)
 	// Durable runs when a transaction is committed for good. It must not
 	// take locks that are held across Start.
 	Durable func(tid uint64)
@@ -63,8 +69,10 @@ type Manager struct {
 	st    *Store
 	hooks Hooks
 	host  bool // syncs are real
-	limit int64
-	idle  int64
+	// ranges makes parts of the device durable, where that is wanted.
+	ranges device.RangeSyncer
+	limit  int64
+	idle   int64
 
 	commitMu sync.Mutex
 	super    *Super
@@ -100,6 +108,9 @@ type Handle struct {
 
 // ID is the number of the transaction the handle is part of.
 func (h *Handle) ID() uint64 { return h.t.id }
+
+// SyncsRanges tells whether a commit leaves other files' data alone.
+func (m *Manager) SyncsRanges() bool { return m.ranges != nil }
 
 // Err gives the reason the journal gave up, or nil.
 func (m *Manager) Err() error {
@@ -296,6 +307,9 @@ func Open(st *Store, area Area, blocks uint64, o Options) (*Manager, error) {
 	if len(area) == 0 {
 		return m, nil
 	}
+	if r, ok := st.Dev.(device.RangeSyncer); ok && o.Ranges && o.Host && o.Write && r.CanSyncRanges() {
+		m.ranges = r
+	}
 	p := make([]byte, st.Size())
 	if err := st.Read(area.Block(0), p); err != nil {
 		return nil, fmt.Errorf("open journal: %w", err)
@@ -343,6 +357,7 @@ type Options struct {
 	Write      bool
 	Recover    bool // the volume is marked as having its journal in use
 	Host       bool // sync for real
+	Ranges     bool // sync what a transaction needs and no more, if possible
 	Wide       bool // block numbers have 64 bits
 	Csum       bool
 	CacheBytes int
