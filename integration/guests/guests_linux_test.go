@@ -13,7 +13,6 @@ import (
 	"io"
 	"os"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -21,31 +20,9 @@ import (
 )
 
 // home is shared by the tests of this package: images are imported once.
-var home = struct {
-	once sync.Once
-	home *testbed.Home
-	err  error
-}{}
+var home testbed.SharedHome
 
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if home.home != nil {
-		if err := home.home.Remove(); err != nil {
-			fmt.Fprintln(os.Stderr, "remove the test's home:", err)
-			code = 1
-		}
-	}
-	os.Exit(code)
-}
-
-func getHome(t *testing.T) *testbed.Home {
-	t.Helper()
-	home.once.Do(func() { home.home, home.err = testbed.NewHome() })
-	if home.err != nil {
-		t.Fatal(home.err)
-	}
-	return home.home
-}
+func TestMain(m *testing.M) { os.Exit(home.Main(m)) }
 
 // guest runs a shell script in a new sandbox of the image and returns how it
 // ended. The script comes by standard input, so that it may be of any length.
@@ -54,7 +31,7 @@ func guest(t *testing.T, image string, timeout time.Duration, script string, fla
 	if os.Getenv("GVX_GUESTS_UNDER") == "runc" {
 		return runcGuest(t, image, timeout, script)
 	}
-	h := getHome(t)
+	h := home.Get(t)
 	name := h.Image(t, image)
 	args := append([]string{"run", "--rm", "-i", "--network", "none"}, flags...)
 	args = append(args, name, "sh", "-eu", "-s")

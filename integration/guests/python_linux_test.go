@@ -104,7 +104,7 @@ type suiteCommand struct {
 
 // rungvPython makes the command that runs the suite in a sandbox.
 func rungvPython(t *testing.T, timeout time.Duration) suiteCommand {
-	h := getHome(t)
+	h := home.Get(t)
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	args := []string{"run", "--rm", "-i", "--network", "none", "--hostname", "guest", "-u", pythonUser, "-w", pythonHome,
 		"--ulimit", fmt.Sprintf("nofile=%d:%d", pythonFiles, pythonFilesHard)}

@@ -12,7 +12,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -23,31 +22,16 @@ import (
 const image = "demo"
 
 // home is shared by the tests of this package.
-var home = struct {
-	once sync.Once
-	home *testbed.Home
-	err  error
-}{}
+var home testbed.SharedHome
 
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if home.home != nil {
-		if err := home.home.Remove(); err != nil {
-			fmt.Fprintln(os.Stderr, "remove the test's home:", err)
-			code = 1
-		}
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { os.Exit(home.Main(m)) }
 
+// getHome returns the package's home with the image imported.
 func getHome(t *testing.T) *testbed.Home {
 	t.Helper()
-	home.once.Do(func() { home.home, home.err = testbed.NewHome() })
-	if home.err != nil {
-		t.Fatal(home.err)
-	}
-	home.home.Image(t, image)
-	return home.home
+	h := home.Get(t)
+	h.Image(t, image)
+	return h
 }
 
 // benchmarking says whether figures are wanted, and so enough rounds.

@@ -23,7 +23,7 @@ cache=${GVX_TESTBED:-${XDG_CACHE_HOME:-$HOME/.cache}/gvx-testbed}
 . "$here/versions.env"
 
 programs=(runc runsc registry seccomp-profile)
-images=(demo python full)
+images=(demo python full net)
 
 die() { echo "testbed: $*" >&2; exit 1; }
 
@@ -40,7 +40,7 @@ key() {
 	runsc) gvisor_version ;;
 	registry) echo "$REGISTRY_VERSION" ;;
 	seccomp-profile) echo "$DOCKER_PROFILES_VERSION" ;;
-	demo | python | full)
+	demo | python | full | net)
 		cat "$tree/install/image/debian.sh" "$tree/install/image/recipes/$1.sh" \
 			"$tree"/install/image/mkimage/*.go | digest ;;
 	*) die "unknown name $1: there are ${programs[*]} ${images[*]}" ;;
@@ -51,7 +51,7 @@ key() {
 path() {
 	local name=$1
 	case $name in
-	demo | python | full) echo "$cache/image/$name-$(key "$name")" ;;
+	demo | python | full | net) echo "$cache/image/$name-$(key "$name")" ;;
 	seccomp-profile) echo "$cache/bin/seccomp-profile-$(key "$name").json" ;;
 	*) echo "$cache/bin/$name-$(key "$name")" ;;
 	esac
@@ -85,7 +85,7 @@ build() {
 			sed -n 's/^[[:space:]]*"Dir": "\(.*\)",\{0,1\}$/\1/p')
 		[ -r "$dir/default.json" ] || die "no default.json in docker's profiles $DOCKER_PROFILES_VERSION"
 		install -m 0644 "$dir/default.json" "$out.part" && mv "$out.part" "$out" ;;
-	demo | python | full)
+	demo | python | full | net)
 		rm -rf "$out.part"
 		"$tree/install/image/debian.sh" "$name" "$out.part" >&2
 		# Runtimes without images get the tree itself.
