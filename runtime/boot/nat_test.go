@@ -1,0 +1,569 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package boot
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"io"
+	"math/rand"
+	"net"
+	"net/netip"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/sentry/socket/netstack"
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
+	"gvisor.dev/gvisor/pkg/tcpip/nftables"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+
+	"z.gfire.dev/gvx/runtime/api"
+	"z.gfire.dev/gvx/runtime/control/netwire"
+)
+
+// natTimeout bounds every wait of these tests.
+const natTimeout = 20 * time.Second
+
+// testNetwork is a guest's stack behind a router, without a Sentry around them,
+// and a broker that the test plays.
+type testNetwork struct {
+	t     *testing.T
+	guest *stack.Stack
+	nat   *nat
+	fd    int
+
+	mu sync.Mutex
+	// results override what the broker answers by destination.
+	results  map[string]netwire.Result
+	requests []netwire.Request
+	answer   chan struct{}
+}
+
+type testIDs struct{}
+
+func (testIDs) UniqueID() uint64 { return 1 }
+
+func newTestNetwork(t *testing.T) *testNetwork {
+	t.Helper()
+	nftables.EnableNFTables()
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &testNetwork{t: t, fd: fds[0], results: map[string]netwire.Result{}}
+	made, err := newNAT(api.FD(fds[1]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &stackMaker{clock: tcpip.NewStdClock(), ids: testIDs{}}
+	s, err := m.CreateStack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.nat, n.guest = made, s.(*netstack.Stack).Stack
+	if err := made.attach(s.(*netstack.Stack)); err != nil {
+		t.Fatal(err)
+	}
+	go n.serve()
+	t.Cleanup(func() {
+		_ = unix.Shutdown(n.fd, unix.SHUT_RDWR)
+		n.guest.Destroy()
+		n.nat.router.Destroy()
+	})
+	return n
+}
+
+// serve plays the broker: the gateway is this host's loopback.
+func (n *testNetwork) serve() {
+	defer unix.Close(n.fd)
+	buf := make([]byte, 64)
+	for {
+		k, err := unix.Read(n.fd, buf)
+		if err != nil || k == 0 {
+			return
+		}
+		r, err := netwire.ParseRequest(buf[:k])
+		if err != nil {
+			n.t.Errorf("router sent %x", buf[:k])
+			return
+		}
+		go n.connect(r)
+	}
+}
+
+func (n *testNetwork) connect(r netwire.Request) {
+	n.mu.Lock()
+	n.requests = append(n.requests, r)
+	result, wait := n.results[r.To.String()], n.answer
+	n.mu.Unlock()
+	if wait != nil {
+		<-wait
+	}
+	m := netwire.Message{Kind: netwire.Answer, Protocol: r.Protocol, ID: r.ID, Result: result}
+	if result != netwire.OK {
+		_, _ = unix.Write(n.fd, m.Append(nil))
+		return
+	}
+	c, err := net.Dial(r.Protocol.String(), netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), r.To.Port()).String())
+	if err != nil {
+		m.Result = netwire.Refused
+		_, _ = unix.Write(n.fd, m.Append(nil))
+		return
+	}
+	defer c.Close()
+	n.send(m, c)
+}
+
+// send hands over a connection.
+func (n *testNetwork) send(m netwire.Message, c net.Conn) {
+	raw, err := c.(syscall.Conn).SyscallConn()
+	if err != nil {
+		n.t.Error(err)
+		return
+	}
+	_ = raw.Control(func(fd uintptr) {
+		if err := unix.Sendmsg(n.fd, m.Append(nil), unix.UnixRights(int(fd)), nil, 0); err != nil {
+			n.t.Error(err)
+		}
+	})
+}
+
+// dial connects from the guest.
+func (n *testNetwork) dial(to string) (*gonet.TCPConn, error) {
+	a := netip.MustParseAddrPort(to)
+	ctx, cancel := context.WithTimeout(n.t.Context(), natTimeout)
+	defer cancel()
+	c, err := gonet.DialContextTCP(ctx, n.guest, tcpip.FullAddress{Addr: tcpipAddress(a.Addr()), Port: a.Port()}, ipv4.ProtocolNumber)
+	if err == nil {
+		_ = c.SetDeadline(time.Now().Add(natTimeout))
+	}
+	return c, err
+}
+
+// udp connects a UDP socket of the guest.
+func (n *testNetwork) udp(to string) *gonet.UDPConn {
+	n.t.Helper()
+	a := netip.MustParseAddrPort(to)
+	c, err := gonet.DialUDP(n.guest, nil, &tcpip.FullAddress{Addr: tcpipAddress(a.Addr()), Port: a.Port()}, ipv4.ProtocolNumber)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() { c.Close() })
+	_ = c.SetDeadline(time.Now().Add(natTimeout))
+	return c
+}
+
+// gateway is the guest's address of a listener of this host.
+func gateway(a net.Addr) string {
+	return netip.AddrPortFrom(natGateway, netip.MustParseAddrPort(a.String()).Port()).String()
+}
+
+// listen makes a TCP server of this host that handles each client.
+func listen(t *testing.T, handle func(*net.TCPConn)) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				_ = c.SetDeadline(time.Now().Add(natTimeout))
+				handle(c.(*net.TCPConn))
+			}()
+		}
+	}()
+	return gateway(l.Addr())
+}
+
+// TestStream sends much both ways at once, and checks that each end of sending
+// arrives behind the last byte, in both orders.
+func TestStream(t *testing.T) {
+	n := newTestNetwork(t)
+	down := make([]byte, 5<<20+7)
+	rand.New(rand.NewSource(1)).Read(down)
+	for name, hostFirst := range map[string]bool{"host ends first": true, "guest ends first": false} {
+		var got [32]byte
+		received := make(chan struct{})
+		server := listen(t, func(c *net.TCPConn) {
+			defer close(received)
+			if hostFirst {
+				_, _ = c.Write(down)
+				_ = c.CloseWrite()
+			}
+			h := sha256.New()
+			_, _ = io.Copy(h, c)
+			got = [32]byte(h.Sum(nil))
+			if !hostFirst {
+				_, _ = c.Write(down)
+			}
+		})
+		c, err := n.dial(server)
+		if err != nil {
+			t.Fatal(err)
+		}
+		up := down[:3<<20+1]
+		go func() {
+			_, _ = c.Write(up)
+			if !hostFirst {
+				_ = c.CloseWrite()
+			}
+		}()
+		all, err := io.ReadAll(c)
+		if err != nil || !bytes.Equal(all, down) {
+			t.Errorf("%s: guest got %d of %d bytes, %v", name, len(all), len(down), err)
+		}
+		if hostFirst {
+			// The guest may still send after the host has ended.
+			time.Sleep(50 * time.Millisecond)
+			_ = c.CloseWrite()
+		}
+		select {
+		case <-received:
+		case <-time.After(natTimeout):
+			t.Fatalf("%s: the end of sending did not arrive", name)
+		}
+		if got != sha256.Sum256(up) {
+			t.Errorf("%s: the host got other bytes", name)
+		}
+		c.Close()
+	}
+}
+
+// TestBackPressure stops reading on one side: the other has to stop too,
+// instead of filling this process' memory.
+func TestBackPressure(t *testing.T) {
+	n := newTestNetwork(t)
+	stop := make(chan struct{})
+	server := listen(t, func(*net.TCPConn) { <-stop })
+	defer close(stop)
+	c, err := n.dial(server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_ = c.SetWriteDeadline(time.Now().Add(2 * time.Second))
+	const bound = 64 << 20 // Four socket buffers hold a few megabytes each.
+	sent := 0
+	for chunk := make([]byte, 1<<20); sent < bound; {
+		k, err := c.Write(chunk)
+		sent += k
+		if err != nil {
+			break
+		}
+	}
+	if sent >= bound {
+		t.Errorf("%d bytes sent to a peer that reads nothing", sent)
+	}
+}
+
+// TestConnectResults checks what a guest sees of connections that fail.
+func TestConnectResults(t *testing.T) {
+	n := newTestNetwork(t)
+	n.mu.Lock()
+	n.results = map[string]netwire.Result{
+		"192.0.2.1:80": netwire.Refused, "192.0.2.2:80": netwire.HostUnreachable,
+		"192.0.2.3:80": netwire.NetUnreachable, "192.0.2.4:80": netwire.Denied,
+	}
+	n.mu.Unlock()
+	for to, want := range map[string]string{
+		"192.0.2.1:80": (&tcpip.ErrConnectionRefused{}).String(), "192.0.2.2:80": (&tcpip.ErrHostUnreachable{}).String(),
+		"192.0.2.3:80": (&tcpip.ErrNetworkUnreachable{}).String(), "192.0.2.4:80": (&tcpip.ErrHostUnreachable{}).String(),
+	} {
+		_, err := n.dial(to)
+		var op *net.OpError
+		if !errors.As(err, &op) || op.Err.Error() != want {
+			t.Errorf("%s: %v, want %s", to, err, want)
+		}
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, r := range n.requests {
+		if r.From.Addr() != natGuest || r.From.Port() == 0 {
+			t.Errorf("%s from %s", r.To, r.From)
+		}
+	}
+}
+
+// TestHandshakeWaits checks that a guest is not connected before its host is.
+func TestHandshakeWaits(t *testing.T) {
+	n := newTestNetwork(t)
+	n.mu.Lock()
+	n.answer = make(chan struct{})
+	n.mu.Unlock()
+	server := listen(t, func(c *net.TCPConn) { _, _ = io.Copy(c, c) })
+	connected := make(chan error, 1)
+	go func() {
+		c, err := n.dial(server)
+		if err == nil {
+			c.Close()
+		}
+		connected <- err
+	}()
+	select {
+	case err := <-connected:
+		t.Fatalf("connected before the host was: %v", err)
+	case <-time.After(200 * time.Millisecond):
+	}
+	close(n.answer)
+	if err := <-connected; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestReset carries resets both ways.
+func TestReset(t *testing.T) {
+	n := newTestNetwork(t)
+	end := make(chan struct{})
+	server := listen(t, func(c *net.TCPConn) {
+		<-end
+		_ = c.SetLinger(0)
+	})
+	c, err := n.dial(server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	close(end)
+	_, err = io.ReadAll(c)
+	if want := (&tcpip.ErrConnectionReset{}).String(); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("guest reads %v, want %s", err, want)
+	}
+	c.Close()
+
+	seen := make(chan error, 1)
+	server = listen(t, func(c *net.TCPConn) {
+		_, _ = c.Write([]byte("unread")) // A close with bytes unread is a reset.
+		_, err := io.ReadAll(c)
+		seen <- err
+	})
+	if c, err = n.dial(server); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(100 * time.Millisecond)
+	c.Close()
+	if err := <-seen; !errors.Is(err, unix.ECONNRESET) {
+		t.Errorf("host reads %v, want a reset", err)
+	}
+}
+
+// TestDatagrams carries datagrams of all sizes, and the news of a closed port.
+func TestDatagrams(t *testing.T) {
+	n := newTestNetwork(t)
+	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		buf := make([]byte, 65536)
+		for {
+			k, from, err := pc.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			_, _ = pc.WriteTo(buf[:k], from)
+		}
+	}()
+	c := n.udp(gateway(pc.LocalAddr()))
+	buf := make([]byte, 65536)
+	for _, size := range []int{1, 0, 1472, 9000, 65507 - 28} {
+		packet := bytes.Repeat([]byte{byte(size)}, size)
+		if _, err := c.Write(packet); err != nil {
+			t.Fatalf("%d bytes: %v", size, err)
+		}
+		if k, err := c.Read(buf); err != nil || !bytes.Equal(buf[:k], packet) {
+			t.Errorf("%d bytes: got %d, %v", size, k, err)
+		}
+	}
+	pc.Close()
+	// The news comes with the next call, as on Linux.
+	eventually(t, "a closed port is refused", func() bool {
+		_, err := c.Write([]byte("x"))
+		return err != nil && strings.Contains(err.Error(), (&tcpip.ErrConnectionRefused{}).String())
+	})
+}
+
+// TestPacketFlowsEnd checks that flows make room for others and end when idle.
+func TestPacketFlowsEnd(t *testing.T) {
+	n := newTestNetwork(t)
+	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pc.Close()
+	peer := netip.MustParseAddrPort(gateway(pc.LocalAddr()))
+	flows := &n.nat.packets
+	for i := range maxPacketFlows + 50 {
+		flows.send(packetKey{netwire.UDP, netip.AddrPortFrom(natGuest, uint16(i+1)), peer}, []byte("x"))
+	}
+	flows.mu.Lock()
+	count := len(flows.flows)
+	var some []*packetFlow
+	for _, f := range flows.flows {
+		some = append(some, f)
+	}
+	flows.mu.Unlock()
+	if count > maxPacketFlows {
+		t.Errorf("%d flows, at most %d", count, maxPacketFlows)
+	}
+	// As if all had been silent for long: whoever waits looks at the clock.
+	for _, f := range some {
+		f.used.Store(0)
+		f.mu.Lock()
+		if f.host != nil {
+			f.host.interrupt()
+		}
+		f.mu.Unlock()
+	}
+	eventually(t, "idle flows end", func() bool {
+		flows.mu.Lock()
+		defer flows.mu.Unlock()
+		for _, f := range flows.flows {
+			f.used.Store(0)
+			f.mu.Lock()
+			if f.host != nil {
+				f.host.interrupt()
+			}
+			f.mu.Unlock()
+		}
+		return len(flows.flows) == 0
+	})
+}
+
+// TestInbound takes in clients of published ports.
+func TestInbound(t *testing.T) {
+	n := newTestNetwork(t)
+	l, err := gonet.ListenTCP(n.guest, tcpip.FullAddress{Port: 80}, ipv4.ProtocolNumber)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		_, _ = io.WriteString(c, c.RemoteAddr().(*net.TCPAddr).IP.String()+" ")
+		_, _ = io.Copy(c, c)
+	}()
+	client := n.inboundPair(t, netwire.Message{Kind: netwire.Inbound, Protocol: netwire.TCP, Port: 80})
+	_, _ = client.Write([]byte("hello"))
+	_ = client.(*net.TCPConn).CloseWrite()
+	if all, err := io.ReadAll(client); err != nil || string(all) != "10.0.2.2 hello" {
+		t.Errorf("%q, %v", all, err)
+	}
+	client = n.inboundPair(t, netwire.Message{Kind: netwire.Inbound, Protocol: netwire.TCP, Port: 81})
+	if _, err := io.ReadAll(client); !errors.Is(err, unix.ECONNRESET) {
+		t.Errorf("nobody listens: %v, want a reset", err)
+	}
+}
+
+// inboundPair hands the router one end of a connection and returns the other.
+func (n *testNetwork) inboundPair(t *testing.T, m netwire.Message) net.Conn {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	client, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	_ = client.SetDeadline(time.Now().Add(natTimeout))
+	far, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.send(m, far)
+	far.Close()
+	return client
+}
+
+// TestBrokerGone checks that flows outlive the broker and new ones fail.
+func TestBrokerGone(t *testing.T) {
+	n := newTestNetwork(t)
+	server := listen(t, func(c *net.TCPConn) { _, _ = io.Copy(c, c) })
+	c, err := n.dial(server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_ = unix.Shutdown(n.fd, unix.SHUT_RDWR)
+	eventually(t, "the router notices", func() bool {
+		n.nat.broker.mu.Lock()
+		defer n.nat.broker.mu.Unlock()
+		return n.nat.broker.gone
+	})
+	if _, err := n.dial(server); err == nil {
+		t.Error("connected without a broker")
+	}
+	_, _ = c.Write([]byte("still"))
+	buf := make([]byte, 5)
+	if _, err := io.ReadFull(c, buf); err != nil || string(buf) != "still" {
+		t.Errorf("flow after the broker's end: %q, %v", buf, err)
+	}
+}
+
+// TestCounts opens and closes many connections at once, and expects that no
+// goroutine, descriptor or place is left.
+func TestCounts(t *testing.T) {
+	n := newTestNetwork(t)
+	server := listen(t, func(c *net.TCPConn) { _, _ = io.Copy(c, c) })
+	once := func(count int) {
+		var group sync.WaitGroup
+		for range count {
+			group.Go(func() {
+				c, err := n.dial(server)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer c.Close()
+				_, _ = c.Write([]byte("hello"))
+				_ = c.CloseWrite()
+				if all, err := io.ReadAll(c); err != nil || string(all) != "hello" {
+					t.Errorf("%q, %v", all, err)
+				}
+			})
+		}
+		group.Wait()
+	}
+	once(4)
+	settled := func() int { time.Sleep(200 * time.Millisecond); return runtime.NumGoroutine() }
+	before := settled()
+	once(200)
+	eventually(t, "goroutines return to what they were", func() bool { return runtime.NumGoroutine() <= before+2 })
+	eventually(t, "places return", func() bool {
+		n.nat.streams.mu.Lock()
+		defer n.nat.streams.mu.Unlock()
+		return n.nat.streams.count == 0
+	})
+}
+
+// eventually waits for a condition.
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(natTimeout); !holds(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			buf := make([]byte, 1<<20)
+			t.Fatalf("never: %s\n%s", what, buf[:runtime.Stack(buf, true)])
+		}
+	}
+}
