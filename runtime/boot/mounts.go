@@ -178,7 +178,7 @@ func (m *mounter) bindFile(hidden *vfs.Mount, base vfs.VirtualDentry, name, targ
 		return err
 	}
 	defer source.DecRef(m.ctx)
-	mnt, err := m.vfs.CloneMountAt(hidden, source.Dentry(), &vfs.MountOptions{})
+	mnt, err := m.cloneMount(hidden, source.Dentry())
 	if err != nil {
 		return err
 	}
@@ -199,11 +199,27 @@ func (m *mounter) bindFile(hidden *vfs.Mount, base vfs.VirtualDentry, name, targ
 	return m.vfs.ConnectMountAt(m.ctx, m.creds, mnt, m.at(target))
 }
 
+// cloneMount clones a mount, with root for its root, to be connected somewhere.
+// gVisor makes such a clone a shared mount in one ring with a private one, and
+// loops for ever over that ring when anything is mounted on the clone, by us
+// or by the guest: so it is made private.
+func (m *mounter) cloneMount(of *vfs.Mount, root *vfs.Dentry) (*vfs.Mount, error) {
+	mnt, err := m.vfs.CloneMountAt(of, root, &vfs.MountOptions{})
+	if err != nil {
+		return nil, err
+	}
+	if err := m.vfs.SetMountPropagation(mnt, linux.MS_PRIVATE, false); err != nil {
+		mnt.DecRef(m.ctx)
+		return nil, fmt.Errorf("make the mount private: %w", err)
+	}
+	return mnt, nil
+}
+
 // mountConsole makes the process' terminal, a file of no file system that the
 // guest can see, appear as /dev/console. That is where ttyname(3) finds it,
 // without which tmux, screen and gpg take it for no terminal at all.
 func (m *mounter) mountConsole(terminal *vfs.FileDescription) error {
-	mnt, err := m.vfs.CloneMountAt(terminal.Mount(), terminal.Dentry(), &vfs.MountOptions{})
+	mnt, err := m.cloneMount(terminal.Mount(), terminal.Dentry())
 	if err != nil {
 		return fmt.Errorf("mount the terminal: %w", err)
 	}
