@@ -141,6 +141,10 @@ func (r *Runner) Stop(ctx context.Context, ref string, signal int, timeout *time
 // defaultStopTimeout is docker's.
 const defaultStopTimeout = 10 * time.Second
 
+// stuckGrace is how long a sandbox may take to end its guests once they were
+// killed. It takes milliseconds.
+const stuckGrace = 5 * time.Second
+
 // Remove removes a container. With force one that runs is killed first, and a
 // record that cannot be read is removed all the same.
 func (r *Runner) Remove(ctx context.Context, ref string, force bool) error {
@@ -174,6 +178,14 @@ func (r *Runner) end(ctx context.Context, rec *state.Record) error {
 			return fmt.Errorf("kill the sandbox process %d of container %s: %w", rec.Sandbox.PID, rec.ID, err)
 		}
 	}
+	// A guest can hold its kernel up so that nothing in it dies any more; then
+	// the process has to.
+	stuck := time.AfterFunc(stuckGrace, func() {
+		if rec.Sandbox.Alive() {
+			_ = killProcess(rec.Sandbox.PID)
+		}
+	})
+	defer stuck.Stop()
 	if err := r.State.WaitReleased(ctx, rec.ID); err != nil {
 		return fmt.Errorf("wait for the launcher of container %s (process %d): %w", rec.ID, rec.Launcher.PID, err)
 	}

@@ -143,8 +143,9 @@ func (s *Streams) copyOut(to io.Writer, from *os.File, name string) {
 			}
 		}
 		if err != nil {
-			// A terminal whose last replica has closed reads as EIO.
-			if err != io.EOF && !errors.Is(err, syscall.EIO) {
+			// A terminal whose last replica has closed reads as EIO; one that
+			// was hung up is closed on our side.
+			if err != io.EOF && !errors.Is(err, syscall.EIO) && !errors.Is(err, os.ErrClosed) {
 				s.fail(fmt.Errorf("read the guest's %s: %w", name, err))
 			}
 			return
