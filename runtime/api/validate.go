@@ -19,6 +19,9 @@ const (
 	MaxLayers = 500
 	// MaxMounts bounds additional mounts, and directories to make.
 	MaxMounts = 4096
+	// MaxPathBytes is Linux' own limit on a path. gVisor has none, and makes
+	// the directories of one in time that grows with its square.
+	MaxPathBytes = 4095
 	// MaxFiles and MaxFileBytes bound the files placed over the rootfs.
 	MaxFiles     = 64
 	MaxFileBytes = 1 << 20
@@ -95,6 +98,14 @@ func (c *Container) validate() error {
 			return Errorf(KindLimit, "container %s: file %s: %d bytes, at most %d", c.ID, f.Path, len(f.Data), MaxFileBytes)
 		}
 	}
+	if err := checkTarget(path.Join(c.Process.Cwd, "x")); err != nil {
+		return Errorf(KindInvalid, "container %s: working directory: %w", c.ID, err)
+	}
+	for _, a := range c.Process.Args {
+		if strings.IndexByte(a, 0) >= 0 {
+			return Errorf(KindInvalid, "container %s: argument %q holds a zero byte", c.ID, a)
+		}
+	}
 	for _, e := range c.Process.Env {
 		if i := strings.IndexByte(e, '='); i < 1 || strings.IndexByte(e, 0) >= 0 {
 			return Errorf(KindInvalid, "container %s: environment entry %q is not NAME=value", c.ID, e)
@@ -106,6 +117,9 @@ func (c *Container) validate() error {
 func checkTarget(p string) error {
 	if !path.IsAbs(p) || path.Clean(p) == "/" || strings.IndexByte(p, 0) >= 0 {
 		return Errorf(KindInvalid, "target %q: want an absolute path below /", p)
+	}
+	if len(p) > MaxPathBytes {
+		return Errorf(KindLimit, "target %.64q…: %d bytes, at most %d", p, len(p), MaxPathBytes)
 	}
 	return nil
 }

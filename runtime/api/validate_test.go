@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package api
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestValidateRefusesWhatNoKernelTakes: an image or a bundle can ask for paths
+// and arguments that Linux would refuse and gVisor would not.
+func TestValidateRefusesWhatNoKernelTakes(t *testing.T) {
+	good := func() *Container {
+		return &Container{
+			ID:      "c",
+			Rootfs:  Rootfs{Layers: []Layer{{FD: 5, Format: "erofs"}}},
+			Process: Process{Args: []string{"true"}, Cwd: "/"},
+		}
+	}
+	if err := good().validate(); err != nil {
+		t.Fatalf("a good one: %v", err)
+	}
+	for name, spoil := range map[string]func(*Container){
+		"long working directory": func(c *Container) { c.Process.Cwd = strings.Repeat("/a", 5000) },
+		"zero in it":             func(c *Container) { c.Process.Cwd = "/a\x00b" },
+		"zero in an argument":    func(c *Container) { c.Process.Args = []string{"true", "\x00"} },
+		"long directory":         func(c *Container) { c.Directories = []string{strings.Repeat("/a", 5000)} },
+	} {
+		c := good()
+		spoil(c)
+		if err := c.validate(); KindOf(err) != KindInvalid && KindOf(err) != KindLimit {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
