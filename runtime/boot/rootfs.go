@@ -107,7 +107,7 @@ func (m *mounter) mountLayers() ([]vfs.VirtualDentry, error) {
 			},
 		})
 		if err != nil {
-			return roots, api.Errorf(api.KindImage, "mount layer %s: %w", l.DiffID, err)
+			return roots, api.Errorf(api.KindImage, "mount layer %s: %w: the store's copy of it is damaged: remove the image and pull it again", l.DiffID, err)
 		}
 		roots = append(roots, vfs.MakeVirtualDentry(mnt, mnt.Root()))
 	}
