@@ -151,7 +151,7 @@ func namesFor(src image.Source, found *image.Image, name string) ([]string, erro
 func (s *Store) storeImage(ctx context.Context, found *image.Image, names []string, rep *reporter) (*Image, error) {
 	jobs, err := layerJobs(found.Layers)
 	if err != nil {
-		return nil, fmt.Errorf("image %s: %w", found.Name, err)
+		return nil, fmt.Errorf("image %s: %w", rep.ref, err)
 	}
 	err = s.ensureLayers(ctx, jobs, rep)
 	defer func() {
@@ -165,11 +165,11 @@ func (s *Store) storeImage(ctx context.Context, found *image.Image, names []stri
 		if api.KindOf(err) == api.KindNoSpace {
 			s.dropLayers(jobs)
 		}
-		return nil, fmt.Errorf("image %s: %w", found.Name, err)
+		return nil, fmt.Errorf("image %s: %w", rep.ref, err)
 	}
 	img, fresh, err := s.publish(ctx, found, jobs, names)
 	if err != nil {
-		return nil, fmt.Errorf("image %s: %w", found.Name, err)
+		return nil, fmt.Errorf("image %s: %w", rep.ref, err)
 	}
 	status := StatusUpToDate
 	if fresh {
