@@ -180,7 +180,7 @@ func ParseSysctl(s string) (name, value string, err error) {
 			return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-/", r))
 		})
 	if !ok || name == "" || bad {
-		return "", "", api.Errorf(api.KindInvalid, "invalid sysctl %q: want NAME=VALUE such as net.core.somaxconn=1024", s)
+		return "", "", api.Errorf(api.KindInvalid, "invalid sysctl %q: want NAME=VALUE such as net.ipv4.ip_forward=1", s)
 	}
 	return strings.ReplaceAll(name, "/", "."), value, nil
 }

@@ -362,8 +362,12 @@ func (m *mounter) writeSysctls(sysctls map[string]string) error {
 	for _, n := range names {
 		p := path.Join("/proc/sys", path.Clean("/"+strings.ReplaceAll(n, ".", "/")))
 		if err := writeGuestFile(m.ctx, m, p, []byte(sysctls[n])); err != nil {
-			if linuxerr.Equals(linuxerr.ENOENT, err) {
+			switch {
+			case linuxerr.Equals(linuxerr.ENOENT, err):
 				return api.Errorf(api.KindUnsupported, "sysctl %s: the sandbox kernel has no such parameter", n)
+			case linuxerr.Equals(linuxerr.EIO, err), linuxerr.Equals(linuxerr.EACCES, err), linuxerr.Equals(linuxerr.EPERM, err):
+				// What gVisor answers for a parameter that it only shows.
+				return api.Errorf(api.KindUnsupported, "sysctl %s: the sandbox kernel shows this parameter but cannot change it", n)
 			}
 			return api.Errorf(api.KindInvalid, "sysctl %s=%s: %w", n, sysctls[n], err)
 		}
