@@ -44,13 +44,14 @@ type packetKey struct {
 // packetFlows are the flows of a router.
 type packetFlows struct {
 	n        *nat
+	most     int
 	mu       sync.Mutex
 	flows    map[packetKey]*packetFlow
 	nextPort uint16
 }
 
-func (t *packetFlows) init(n *nat) {
-	t.n, t.flows, t.nextPort = n, make(map[packetKey]*packetFlow), firstInboundPort
+func (t *packetFlows) init(n *nat, most int) {
+	t.n, t.most, t.flows, t.nextPort = n, most, make(map[packetKey]*packetFlow), firstInboundPort
 }
 
 // packetFlow is one flow.
@@ -118,7 +119,7 @@ func (t *packetFlows) send(key packetKey, packet []byte) {
 
 // add enters a flow. The caller holds t.mu.
 func (t *packetFlows) add(key packetKey) *packetFlow {
-	if len(t.flows) >= maxPacketFlows {
+	if len(t.flows) >= t.most {
 		t.evict()
 	}
 	f := &packetFlow{n: t.n, key: key}

@@ -36,7 +36,7 @@ const natTimeout = 20 * time.Second
 // testNetwork is a guest's stack behind a router, without a Sentry around them,
 // and a broker that the test plays.
 type testNetwork struct {
-	t     *testing.T
+	t     testing.TB
 	guest *stack.Stack
 	nat   *nat
 	fd    int
@@ -52,7 +52,7 @@ type testIDs struct{}
 
 func (testIDs) UniqueID() uint64 { return 1 }
 
-func newTestNetwork(t *testing.T) *testNetwork {
+func newTestNetwork(t testing.TB) *testNetwork {
 	t.Helper()
 	nftables.EnableNFTables()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
@@ -168,7 +168,7 @@ func gateway(a net.Addr) string {
 }
 
 // listen makes a TCP server of this host that handles each client.
-func listen(t *testing.T, handle func(*net.TCPConn)) string {
+func listen(t testing.TB, handle func(*net.TCPConn)) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

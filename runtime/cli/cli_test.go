@@ -95,6 +95,7 @@ func TestBadCommandLines(t *testing.T) {
 		{"run -p x img", 125, `invalid published port "x"`},
 		{"run -p unix:rel:1 img", 125, "the path must be absolute"},
 		{"run --egress maybe img", 125, `invalid egress rule "maybe"`},
+		{"run --network none --add-host h:host-gateway img", 125, "there is no host gateway"},
 		{"run --network none -p 80 img", 125, "--publish and --egress need a network"},
 		{"run -w rel img", 125, "the working directory 'rel' is invalid"},
 		{"run -h a/b img", 125, `invalid hostname "a/b"`},

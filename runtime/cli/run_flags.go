@@ -154,6 +154,11 @@ func (f *runFlags) connect(o *convert.Options) error {
 		}
 		o.Egress = append(o.Egress, rule)
 	}
+	for _, s := range f.addHosts {
+		if o.Network == string(api.NetworkNone) && strings.HasSuffix(s, "host-gateway") {
+			return api.Errorf(api.KindUnsupported, "add-host %q: without a network there is no host gateway", s)
+		}
+	}
 	if o.Network == string(api.NetworkNone) && len(o.Publish)+len(o.Egress) > 0 {
 		return api.Errorf(api.KindInvalid, "--publish and --egress need a network: leave --network none out")
 	}
