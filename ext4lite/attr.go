@@ -166,3 +166,27 @@ func (fs *FS) Features() []string {
 	defer fs.superMu.Unlock()
 	return fs.s.Features()
 }
+
+// Info describes a volume to people.
+type Info struct {
+	Statfs
+	Size         int64
+	JournalBytes int64
+	InodeSize    int
+	Features     []string
+	Made         Time
+	Mounted      Time // the last time it was changed by a mount
+	ReadOnly     error
+}
+
+// Info describes the volume.
+func (fs *FS) Info() Info {
+	in := Info{Statfs: fs.Statfs(), Size: int64(fs.g.Blocks) << fs.g.BlockShift, InodeSize: fs.g.InodeSize, Features: fs.Features(), ReadOnly: fs.ReadOnly()}
+	for _, r := range fs.journal {
+		in.JournalBytes += int64(r.N) << fs.g.BlockShift
+	}
+	fs.superMu.Lock()
+	defer fs.superMu.Unlock()
+	in.Made, in.Mounted = Time{Sec: int64(fs.s.MkfsTime)}, Time{Sec: int64(fs.s.MountTime)}
+	return in
+}

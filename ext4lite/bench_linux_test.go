@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -299,6 +300,9 @@ func BenchmarkOpen64GiB(b *testing.B) {
 
 // TestIdleMemory bounds what an open volume holds when nothing happens.
 func TestIdleMemory(t *testing.T) {
+	if raceDetector {
+		t.Skip("the race detector's own memory would be counted")
+	}
 	dir := t.TempDir()
 	path := filepath.Join(dir, "v.ext4")
 	d, err := device.CreateFile(path, 64<<30)
@@ -328,5 +332,55 @@ func TestIdleMemory(t *testing.T) {
 		t.Errorf("an idle volume holds %d bytes, at most 4 MiB are promised", held)
 	} else {
 		t.Logf("an idle volume holds %d bytes", held)
+	}
+}
+
+// TestSyncBesideWriter measures syncs of a small file while another file of the
+// same volume takes a stream of data.
+func TestSyncBesideWriter(t *testing.T) {
+	if os.Getenv("GVX_BENCH") == "" {
+		t.Skip("a measurement: set GVX_BENCH=1")
+	}
+	measure := func(name string, w worker) {
+		stop := make(chan struct{})
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			f := w.create("stream")
+			defer f.close()
+			p := make([]byte, 1<<20)
+			for k := int64(0); ; k++ {
+				select {
+				case <-stop:
+					return
+				default:
+					f.writeAt(p, k%1024<<20)
+					time.Sleep(2 * time.Millisecond) // 500 MB/s at most
+				}
+			}
+		})
+		f := w.create("small")
+		p := make([]byte, 8192)
+		var took []time.Duration
+		for start := time.Now(); time.Since(start) < 5*time.Second; {
+			t0 := time.Now()
+			f.writeAt(p, int64(len(took))*8192)
+			f.fsync()
+			took = append(took, time.Since(t0))
+		}
+		f.close()
+		close(stop)
+		wg.Wait()
+		slices.Sort(took)
+		t.Logf("%-24s %5d syncs, median %8v, 99%% %8v", name, len(took), took[len(took)/2].Round(time.Microsecond), took[len(took)*99/100].Round(time.Microsecond))
+	}
+	measure("kernel", kernelFS{mount(t, kernelVolume(t, 4<<30))})
+	for name, ranges := range map[string]bool{"whole volume": false, "ranges": true} {
+		fs := open(t, newVolume(t, 4<<30, ext4lite.MkfsOptions{}), ext4lite.Options{RangeSync: ranges})
+		w := &ourFS{fs: fs, dirs: map[string]*ext4lite.Inode{}}
+		measure(name, w)
+		for _, i := range w.dirs {
+			i.Release()
+		}
+		closeFS(t, fs)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"os/exec"
 	"strings"
+	"sync"
 	"testing"
 
 	"z.gfire.dev/gvx/ext4lite"
@@ -265,4 +266,94 @@ func TestFailingDevice(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestCrashWhileLargeFileGoes removes and cuts files of many extents, which
+// takes many transactions; the orphan list must lead the next open through.
+func TestCrashWhileLargeFileGoes(t *testing.T) {
+	base := device.NewMem(32 << 20)
+	must(t, ext4lite.Mkfs(base, ext4lite.MkfsOptions{BlockSize: 1024, Journal: 1 << 20}))
+	fs, err := ext4lite.Open(base, ext4lite.Options{})
+	must(t, err)
+	for _, name := range []string{"gone", "cut"} {
+		must(t, fs.WriteFile(name, nil, ext4lite.NewInode{Mode: 0o644}))
+		i, err := fs.Walk(name)
+		must(t, err)
+		for k := range 1500 {
+			_, err := i.WriteAt([]byte{1}, int64(k)*2048)
+			must(t, err)
+		}
+		i.Release()
+	}
+	must(t, fs.Flush())
+	img := base.Clone()
+	must(t, fs.Close())
+	var dev *recorder
+	var want uint64
+	for attempt := 0; dev == nil || len(dev.log) < 20; attempt++ {
+		if attempt == 50 {
+			t.Skip("the scheduler did not cut the work into transactions")
+		}
+		dev = &recorder{Mem: img.Clone()}
+		want = removeUnderCommits(t, dev)
+	}
+	step := 1 + len(dev.log)/150
+	for k, c := range dev.log {
+		if k%step != 0 {
+			c.apply(img)
+			continue
+		}
+		m := img.Clone()
+		fs, err := ext4lite.Open(m, ext4lite.Options{})
+		must(t, err)
+		_, gone := fs.Walk("gone")
+		if i, err := fs.Walk("cut"); err != nil {
+			t.Fatal(err)
+		} else {
+			if gone != nil && i.Attr().Size == 2048 && fs.Statfs().Free != want {
+				t.Errorf("after change %d: %d blocks free, want %d", k, fs.Statfs().Free, want)
+			}
+			i.Release()
+		}
+		must(t, fs.Close())
+		if k%(5*step) == 0 {
+			check(t, save(t, m))
+		}
+		c.apply(img)
+	}
+}
+
+// removeUnderCommits cuts one file and removes another while somebody else
+// commits all the time, so that the work is cut into many transactions. It
+// tells how much is free in the end.
+func removeUnderCommits(t *testing.T, dev *recorder) uint64 {
+	t.Helper()
+	fs, err := ext4lite.Open(dev, ext4lite.Options{})
+	must(t, err)
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				fs.Sync()
+			}
+		}
+	})
+	i, err := fs.Walk("cut")
+	must(t, err)
+	must(t, i.Truncate(2048))
+	i.Release()
+	root, err := fs.Root()
+	must(t, err)
+	must(t, root.Unlink("gone"))
+	root.Release()
+	close(stop)
+	wg.Wait()
+	must(t, fs.Sync())
+	free := fs.Statfs().Free
+	must(t, fs.Abandon())
+	return free
 }

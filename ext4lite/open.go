@@ -69,7 +69,7 @@ type Options struct {
 type FS struct {
 	dev  Device
 	st   journal.Store
-	s    *disk.Super // changed under superMu
+	s    *disk.Super // features never change; the rest changes under superMu
 	g    *disk.Geometry
 	m    *journal.Manager
 	a    *alloc.Allocator
@@ -77,25 +77,27 @@ type FS struct {
 	opt  Options
 	hash uint8 // default hash version, signedness folded in
 
-	readonly  atomic.Bool
-	overlaid  bool // read-only over a dirty journal
-	whyMu     sync.Mutex
-	why       error // why the volume is read-only
-	renameMu  sync.Mutex
-	orphanMu  sync.Mutex
-	orphans   orphanList
-	dirtyMu   sync.Mutex
-	dirty     map[*Inode]struct{}
-	superMu   sync.Mutex
-	superDirt bool
-	icache    icache
-	overhead  uint64
-	journal   []disk.Range
-	discards  []disk.Range
-	ordered   []disk.Range // bytes written that the running transaction maps; dirtyMu
-	unordered bool         // there were too many to note
-	sharedEA  sync.Mutex   // attribute blocks, which inodes may share
-	closed    atomic.Bool
+	readonly   atomic.Bool
+	overlaid   bool // read-only over a dirty journal
+	whyMu      sync.Mutex
+	why        error // why the volume is read-only
+	renameMu   sync.Mutex
+	orphanMu   sync.Mutex
+	orphans    orphanList
+	dirtyMu    sync.Mutex
+	dirty      map[*Inode]struct{}
+	superMu    sync.Mutex
+	superDirt  bool
+	icache     icache
+	overhead   uint64
+	journal    []disk.Range
+	discards   []disk.Range
+	discarding atomic.Bool
+	background sync.WaitGroup
+	ordered    []disk.Range // bytes written that the running transaction maps; dirtyMu
+	unordered  bool         // there were too many to note
+	sharedEA   sync.Mutex   // attribute blocks, which inodes may share
+	closed     atomic.Bool
 }
 
 // Open opens the volume on a device. On success the device belongs to the FS,
@@ -362,7 +364,6 @@ func (fs *FS) damaged(err error) error {
 func (fs *FS) begin() error {
 	fs.superMu.Lock()
 	defer fs.superMu.Unlock()
-	fs.s.Incompat |= disk.IncompatRecover
 	fs.s.MountTime = uint32(fs.opt.Now().Unix()) // goes through the journal
 	return fs.writeSuper(func(s *disk.Super) { s.Incompat |= disk.IncompatRecover })
 }
@@ -403,6 +404,18 @@ func (fs *FS) Sync() error {
 	return fs.flushDiscards()
 }
 
+// Flush commits, brings the journal's blocks home and marks the volume clean.
+// It stays open.
+func (fs *FS) Flush() error {
+	if fs.readonly.Load() {
+		return fs.m.Err()
+	}
+	if err := fs.flush(); err != nil {
+		return fmt.Errorf("flush volume: %w", err)
+	}
+	return nil
+}
+
 // flush brings the volume to rest: no orphans but those that are open, an
 // empty journal, marked clean.
 func (fs *FS) flush() error {
@@ -410,7 +423,6 @@ func (fs *FS) flush() error {
 	err := fs.m.Flush(func() error {
 		fs.superMu.Lock()
 		defer fs.superMu.Unlock()
-		fs.s.Incompat &^= disk.IncompatRecover
 		return fs.writeSuper(func(s *disk.Super) { s.Incompat &^= disk.IncompatRecover })
 	})
 	if err == nil {
@@ -435,6 +447,7 @@ func (fs *FS) Close() error {
 		fs.goReadOnly(errors.New("closed"))
 	}
 	fs.m.Close()
+	fs.background.Wait()
 	if e := fs.dev.Close(); err == nil {
 		err = e
 	}
@@ -450,6 +463,7 @@ func (fs *FS) Abandon() error {
 	fs.closed.Store(true)
 	fs.goReadOnly(errors.New("abandoned"))
 	fs.m.Abandon()
+	fs.background.Wait()
 	return fs.dev.Close()
 }
 

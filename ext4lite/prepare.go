@@ -43,9 +43,10 @@ func (fs *FS) encodeSuper(h *journal.Handle) error {
 	if err != nil {
 		return fmt.Errorf("write superblock: %w", err)
 	}
-	fs.s.Incompat |= disk.IncompatRecover
 	fs.s.WriteTime = uint32(fs.opt.Now().Unix())
-	copy(b.Data[disk.SuperOffset&(fs.g.BlockSize-1):], fs.s.Encode())
+	s := fs.s.Clone() // the features of fs.s are read without a lock
+	s.Incompat |= disk.IncompatRecover
+	copy(b.Data[disk.SuperOffset&(fs.g.BlockSize-1):], s.Encode())
 	h.Dirty(b)
 	return nil
 }
@@ -86,7 +87,17 @@ func (fs *FS) table(h *journal.Handle, ino uint32, fresh bool) (*journal.Buf, in
 }
 
 // durable runs when a transaction is committed for good.
-func (fs *FS) durable(tid uint64) { fs.a.Durable(tid) }
+func (fs *FS) durable(tid uint64) {
+	fs.a.Durable(tid)
+	if fs.opt.Discard && fs.discarding.CompareAndSwap(false, true) {
+		fs.background.Go(func() {
+			defer fs.discarding.Store(false)
+			if err := fs.flushDiscards(); err != nil {
+				fs.goReadOnly(err) // what the host lost there may have been in use again
+			}
+		})
+	}
+}
 
 // queueDiscard remembers blocks that are free for good. The allocator is
 // locked; the blocks may be in use again when the queue is worked off, which

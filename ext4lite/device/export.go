@@ -30,3 +30,7 @@ func PunchFile(f *os.File, off, n int64) error {
 	}
 	return err
 }
+
+// Reflink makes dst share all of src's blocks, copy on write. Where the host's
+// file system cannot, the error wraps errors.ErrUnsupported.
+func Reflink(dst, src *os.File) error { return reflink(dst, src) }

@@ -7,6 +7,7 @@ package device
 
 import (
 	"errors"
+	"fmt"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -49,4 +50,8 @@ func writeDurable(f *os.File, p []byte, off int64) error {
 		return err
 	}
 	return datasync(f)
+}
+
+func reflink(dst, src *os.File) error {
+	return fmt.Errorf("reflink %s: not done on this operating system: %w", src.Name(), errors.ErrUnsupported)
 }

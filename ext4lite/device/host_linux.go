@@ -7,6 +7,7 @@ package device
 
 import (
 	"errors"
+	"fmt"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -95,4 +96,12 @@ func writeDurable(f *os.File, p []byte, off int64) error {
 		p, off = p[n:], off+int64(n)
 	}
 	return nil
+}
+
+func reflink(dst, src *os.File) error {
+	err := retry(func() error { return unix.IoctlFileClone(int(dst.Fd()), int(src.Fd())) })
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EXDEV) || errors.Is(err, unix.ENOTTY) || errors.Is(err, unix.EINVAL) {
+		return fmt.Errorf("reflink %s: the host's file system cannot share blocks between files: %w", src.Name(), errors.ErrUnsupported)
+	}
+	return err
 }
