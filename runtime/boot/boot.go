@@ -178,10 +178,8 @@ func donatedFDs(s *api.Sandbox) []int {
 
 // shedHost drops what the process inherited and will not need.
 func (sb *sandbox) shedHost() error {
-	if lockdown.DetectGVisor() {
-		return api.Errorf(api.KindUnsupported,
-			"this host is itself a gVisor sandbox: its signal frames carry no fault information, so the systrap platform cannot run in it; start rungv outside of runsc")
-	}
+	// A launcher never comes this far inside another gVisor: package container
+	// asks before it makes anything, and asking twice costs.
 	// What the processor can do is read from /proc, which an empty root lacks.
 	// Without it the Sentry would think too little of it: no FSGSBASE, which
 	// every switch to a guest would pay for.
