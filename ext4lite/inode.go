@@ -22,6 +22,9 @@ import (
 // about 600 bytes.
 const idleInodes = 4096
 
+// restInodes is how many stay when the whole volume is idle.
+const restInodes = 256
+
 // clockTick is how fine time stamps are, as in the kernel: writes within a
 // tick leave the inode alone.
 const clockTick = 4 * time.Millisecond
@@ -239,7 +242,7 @@ func (i *Inode) Release() {
 	win := i.win
 	i.win = alloc.Run{}
 	i.idle = c.idle.PushBack(i)
-	c.trim(idleInodes)
+	c.trim(idleInodes, trimSteps)
 	c.mu.Unlock()
 	if win.N > 0 {
 		i.fs.a.Unreserve(win)
@@ -248,8 +251,8 @@ func (i *Inode) Release() {
 
 // trim forgets inodes nobody holds, oldest first, except changed ones: those
 // go once their transaction has taken them.
-func (c *icache) trim(limit int) {
-	for steps := 0; steps < trimSteps && c.idle.Len() > limit; steps++ {
+func (c *icache) trim(limit, steps int) {
+	for ; steps > 0 && c.idle.Len() > limit; steps-- {
 		e := c.idle.Front()
 		i := e.Value.(*Inode)
 		if i.dirty.Load() {

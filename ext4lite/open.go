@@ -472,5 +472,8 @@ func (fs *FS) Idle() error {
 	err := fs.Sync()
 	fs.m.Trim(idleCacheBytes >> fs.g.BlockShift)
 	fs.a.Shrink()
+	fs.icache.mu.Lock()
+	fs.icache.trim(restInodes, idleInodes)
+	fs.icache.mu.Unlock()
 	return err
 }
