@@ -27,10 +27,12 @@ const (
 	// maxPending bounds the packets of a flow that wait for its socket.
 	maxPending = 16
 	// Flows end when nothing came for so long: the times that Linux' connection
-	// tracking has, and less for a name server, whom every query asks anew.
+	// tracking has.
 	idleUnanswered = 30 * time.Second
 	idleAnswered   = 120 * time.Second
-	idleDNS        = 10 * time.Second
+	// A resolver asks from a new port each time: once all is answered its flow
+	// is over, and a busy guest would soon have too many.
+	idleResolved = time.Second
 	// Ports of the gateway that stand for clients of published UDP ports.
 	firstInboundPort, lastInboundPort = 32768, 60999
 )
@@ -59,8 +61,9 @@ type packetFlow struct {
 	n   *nat
 	key packetKey
 	// used is when the last packet came, in Unix nanoseconds.
-	used     atomic.Int64
-	answered atomic.Bool
+	used atomic.Int64
+	// sent and received count packets.
+	sent, received atomic.Int64
 
 	// mu is taken after packetFlows.mu, if both are.
 	mu      sync.Mutex
@@ -179,10 +182,11 @@ func (f *packetFlow) touch() { f.used.Store(time.Now().UnixNano()) }
 
 // idle is how long the flow may be silent.
 func (f *packetFlow) idle() time.Duration {
+	received := f.received.Load()
 	switch {
-	case f.key.peer.Addr() == natDNS:
-		return idleDNS
-	case f.answered.Load():
+	case f.key.peer.Addr() == natDNS && received >= f.sent.Load():
+		return idleResolved
+	case received > 0:
 		return idleAnswered
 	}
 	return idleUnanswered
@@ -191,6 +195,7 @@ func (f *packetFlow) idle() time.Duration {
 // send sends one packet to the host's side, or keeps it until there is one.
 func (f *packetFlow) send(packet []byte) {
 	f.touch()
+	f.sent.Add(1)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch {
@@ -285,7 +290,7 @@ func (f *packetFlow) serve() {
 			return
 		}
 		f.touch()
-		f.answered.Store(true)
+		f.received.Add(1)
 		f.n.deliver(route, f.key, (*buf)[:n])
 		copyBuffers.Put(buf)
 	}

@@ -37,10 +37,20 @@ file system is gone when it ends; its record stays until 'rungv rm', unless
 --rm is given. A volume that the image declares is a directory of the root file
 system.
 
+The network is a user-mode one (--network nat): eth0 with 10.0.2.15, a gateway
+at 10.0.2.2 and a name server at 10.0.2.3, which asks the host's own or those of
+--dns. Guests reach all that this user reaches, but for the host's loopback,
+link-local and cloud metadata addresses. --egress changes that: the first rule
+that covers a destination decides, a rule without a network is for what no other
+covers, and one of those addresses is opened only by a rule inside its own
+network. The host's loopback is 10.0.2.2 in the guest and 127.0.0.1 in rules.
+'--egress deny' stops names too, unless 10.0.2.3 is allowed. The network of the
+host itself is never given to a guest.
+
 The exit code is the command's own; 128+n when signal n ended it; 125 when rungv
 itself failed, 126 when the command cannot be executed, 127 when it does not
 exist.`,
-		Example: "  rungv run --rm -it debian:12 bash\n  rungv run --rm -m 512m --cpus 1.5 -e KEY=value python:3 python3 -c 'print(42)'\n  echo hi | rungv run -i --rm rootfs:/srv/debian cat",
+		Example: "  rungv run --rm -it debian:12 bash\n  rungv run --rm -m 512m --cpus 1.5 -e KEY=value python:3 python3 -c 'print(42)'\n  rungv run --rm -p 8080:80 -p unix:/run/user/1000/web.sock:80 nginx\n  rungv run --rm --egress deny --egress allow=10.0.2.3 --egress allow=192.0.2.0/24:443 debian:12\n  echo hi | rungv run -i --rm rootfs:/srv/debian cat",
 		Args:    atLeast(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			err := runContainer(cmd, g, f, args)
