@@ -55,7 +55,7 @@ func openImages(g *globals) (*images.Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return images.Open(root, images.Options{Source: image.Options{Registries: registries}})
+	return images.Open(root, images.Options{Source: image.Options{Registries: registries}, Warn: g.warn})
 }
 
 func imagesRoot(g *globals) (string, error) {

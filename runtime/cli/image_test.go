@@ -365,3 +365,35 @@ func TestImageLoadSkopeo(t *testing.T) {
 		copyImage(transport+saved, "dir:"+filepath.Join(dir, strings.TrimSuffix(transport, ":")))
 	}
 }
+
+// TestImageListPassesOverDamage: one damaged record costs its own line, says
+// on the standard error what to do, and goes by force.
+func TestImageListPassesOverDamage(t *testing.T) {
+	b := newImageBed(t)
+	var ids []string
+	for _, name := range []string{"whole:1", "bad:1"} {
+		out, err := b.run(string(rootfsTar(t, name)), "import", "-", name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, strings.TrimPrefix(strings.TrimSpace(out), "sha256:"))
+	}
+	record := filepath.Join(b.root, "images", "images", ids[1]+".json")
+	if err := os.WriteFile(record, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	log := filepath.Join(t.TempDir(), "log")
+	if out := b.must("--log", log, "image", "ls", "-q"); out != ids[0][:12]+"\n" {
+		t.Errorf("image ls printed %q", out)
+	}
+	if warned, err := os.ReadFile(log); err != nil || !strings.Contains(string(warned), record) || !strings.Contains(string(warned), "rungv image rm -f "+ids[1][:12]) {
+		t.Errorf("warned %q, %v", warned, err)
+	}
+	b.fails(api.KindImage, record, "image", "rm", "bad:1")
+	if out := b.must("image", "rm", "-f", ids[1][:12]); !strings.Contains(out, "Untagged: bad:1\n") {
+		t.Errorf("image rm -f printed %q", out)
+	}
+	if _, err := os.Lstat(record); !os.IsNotExist(err) {
+		t.Errorf("the damaged record is still there: %v", err)
+	}
+}

@@ -36,7 +36,8 @@ var layerExts = []string{extLayer, extRecord, extSplit, extTar}
 // Remove takes the name ref away, and with the last name the image. By its ID,
 // an image goes with all its names, if it has more than one only with force.
 // An image in use is only removed with force; the layers stay as long as they
-// are used.
+// are used. An image whose record is damaged, or a damaged name, is only removed
+// with force.
 func (s *Store) Remove(ctx context.Context, ref string, force bool) (*Removed, error) {
 	unlock, err := s.lock(ctx)
 	if err != nil {
@@ -44,6 +45,9 @@ func (s *Store) Remove(ctx context.Context, ref string, force bool) (*Removed, e
 	}
 	defer unlock()
 	found, err := s.Get(ref)
+	if force && api.KindOf(err) == api.KindImage {
+		return s.removeDamaged(ref)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -169,7 +173,8 @@ func (s *Store) remove(path string, out *Removed) error {
 }
 
 // Prune removes images without a tag (all: every image that no sandbox uses),
-// and then whatever nothing refers to, also what crashes left behind.
+// damaged records and names, and then whatever nothing refers to, also what
+// crashes left behind.
 func (s *Store) Prune(ctx context.Context, all bool) (*Removed, error) {
 	unlock, err := s.lock(ctx)
 	if err != nil {
@@ -177,6 +182,9 @@ func (s *Store) Prune(ctx context.Context, all bool) (*Removed, error) {
 	}
 	defer unlock()
 	out := &Removed{}
+	if err := s.pruneDamaged(out); err != nil {
+		return out, err
+	}
 	list, err := s.List()
 	if err != nil {
 		return nil, err
@@ -219,29 +227,31 @@ func (s *Store) pruneImage(i *Image, out *Removed) error {
 // used is what records and names refer to.
 type used struct {
 	layers, blobs map[hexDigest]bool
+	// unknown says that a record or a name could not be read: what it refers
+	// to may be anything, so nothing may be collected.
+	unknown bool
 }
 
-// usedFiles reads all records and names. A record that cannot be read fails
-// it: what it refers to is unknown, so nothing may be collected.
+// usedFiles reads all records and names.
 func (s *Store) usedFiles() (*used, error) {
 	u := &used{layers: map[hexDigest]bool{}, blobs: map[hexDigest]bool{}}
-	ids, err := s.imageIDs()
+	bad := func(path string, err error) {
+		u.unknown = true
+		s.passOver(path, err)
+	}
+	records, err := s.scanImages(func(h hexDigest, err error) { bad(s.imagePath(h), err) })
 	if err != nil {
 		return nil, err
 	}
-	for _, h := range ids {
-		r, err := s.readImage(h)
-		if err != nil {
-			return nil, err
-		}
-		u.blobs[h] = true
+	for _, r := range records {
+		u.blobs[hexDigest(r.ID.Encoded())] = true
 		u.blobs[hexDigest(r.Manifest.Encoded())] = true
 		for _, l := range r.Layers {
 			u.layers[l.key()] = true
 			u.layers[hexDigest(l.DiffID.Encoded())] = true // Its record says why it has a key of its own.
 		}
 	}
-	names, err := s.refs()
+	names, err := s.scanRefs(bad)
 	if err != nil {
 		return nil, err
 	}
@@ -257,6 +267,10 @@ func (s *Store) collect(out *Removed) error {
 	u, err := s.usedFiles()
 	if err != nil {
 		return err
+	}
+	if u.unknown {
+		s.warnOnce("collect", "image store %s: layers stay on the disk as long as damaged records may refer to them: run rungv image prune", s.root)
+		return nil
 	}
 	seen := map[hexDigest]bool{}
 	for _, ext := range layerExts {

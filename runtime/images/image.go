@@ -78,36 +78,12 @@ func (i *Image) addName(name string) {
 // Get looks up a name, a full image ID, or the beginning of one, in docker's
 // order. An image that is not there is an error of kind not-found.
 func (s *Store) Get(ref string) (*Image, error) {
-	if h, err := hexOf(digest.Digest(ref)); err == nil {
-		return s.getID(h, ref)
-	}
-	if h, err := hexOf(digest.Digest("sha256:" + ref)); err == nil {
-		return s.getID(h, ref)
-	}
-	name, nameErr := NormalizeName(ref)
-	if nameErr == nil {
-		r, err := s.readRef(s.refPath(name))
-		switch {
-		case err == nil:
-			return s.getRef(r)
-		case !errors.Is(err, fs.ErrNotExist):
-			return nil, err
-		}
-	}
-	prefix := strings.TrimPrefix(ref, "sha256:")
-	if len(prefix) >= minPrefix && isHex(prefix) {
-		return s.getPrefix(prefix, ref)
-	}
-	if nameErr != nil {
-		return nil, nameErr
-	}
-	return nil, notFound(ref)
-}
-
-func (s *Store) getRef(r *refRecord) (*Image, error) {
-	h, err := hexOf(r.Image)
+	h, r, err := s.find(ref)
 	if err != nil {
 		return nil, err
+	}
+	if r == nil {
+		return s.getID(h, ref)
 	}
 	i, err := s.getID(h, r.Name)
 	if err != nil {
@@ -116,6 +92,35 @@ func (s *Store) getRef(r *refRecord) (*Image, error) {
 	i.Digest = r.Manifest
 	i.addName(r.Name)
 	return i, nil
+}
+
+// find is Get without the image's record, which may be damaged, or absent for
+// a full ID. The name's record is nil if ref is an ID.
+func (s *Store) find(ref string) (hexDigest, *refRecord, error) {
+	for _, id := range []string{ref, "sha256:" + ref} {
+		if h, err := hexOf(digest.Digest(id)); err == nil {
+			return h, nil, nil
+		}
+	}
+	name, nameErr := NormalizeName(ref)
+	if nameErr == nil {
+		r, err := s.readRef(s.refPath(name))
+		switch {
+		case err == nil:
+			return hexDigest(r.Image.Encoded()), r, nil
+		case !errors.Is(err, fs.ErrNotExist):
+			return "", nil, err
+		}
+	}
+	prefix := strings.TrimPrefix(ref, "sha256:")
+	if len(prefix) >= minPrefix && isHex(prefix) {
+		h, err := s.findPrefix(prefix, ref)
+		return h, nil, err
+	}
+	if nameErr != nil {
+		return "", nil, nameErr
+	}
+	return "", nil, notFound(ref)
 }
 
 func (s *Store) getID(h hexDigest, ref string) (*Image, error) {
@@ -129,10 +134,10 @@ func (s *Store) getID(h hexDigest, ref string) (*Image, error) {
 	return r.image(), nil
 }
 
-func (s *Store) getPrefix(prefix, ref string) (*Image, error) {
+func (s *Store) findPrefix(prefix, ref string) (hexDigest, error) {
 	all, err := s.imageIDs()
 	if err != nil {
-		return nil, err
+		return "", err
 	}
 	var found []hexDigest
 	for _, h := range all {
@@ -142,11 +147,11 @@ func (s *Store) getPrefix(prefix, ref string) (*Image, error) {
 	}
 	switch len(found) {
 	case 0:
-		return nil, notFound(ref)
+		return "", notFound(ref)
 	case 1:
-		return s.getID(found[0], ref)
+		return found[0], nil
 	}
-	return nil, api.Errorf(api.KindInvalid, "Multiple IDs found with provided prefix: %s", prefix)
+	return "", api.Errorf(api.KindInvalid, "Multiple IDs found with provided prefix: %s", prefix)
 }
 
 // imageIDs lists the records by name.
@@ -173,43 +178,61 @@ func listHex(dir, ext string) ([]hexDigest, error) {
 	return out, nil
 }
 
-// refs reads all names. One that vanishes meanwhile is left out.
-func (s *Store) refs() ([]*refRecord, error) {
+// refs reads all names. One that cannot be read is passed over.
+func (s *Store) refs() ([]*refRecord, error) { return s.scanRefs(s.passOver) }
+
+// scanRefs reads all names, and tells bad about those that cannot be read. One
+// that vanishes meanwhile is left out.
+func (s *Store) scanRefs(bad func(path string, err error)) ([]*refRecord, error) {
 	all, err := listHex(s.dir(dirRefs), ".json")
 	if err != nil {
 		return nil, err
 	}
 	var out []*refRecord
 	for _, h := range all {
-		r, err := s.readRef(filepath.Join(s.dir(dirRefs), string(h)+".json"))
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
+		path := filepath.Join(s.dir(dirRefs), string(h)+".json")
+		r, err := s.readRef(path)
+		switch {
+		case err == nil:
+			out = append(out, r)
+		case !errors.Is(err, fs.ErrNotExist):
+			bad(path, err)
 		}
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, r)
 	}
 	sort.Slice(out, func(a, b int) bool { return out[a].Name < out[b].Name })
 	return out, nil
 }
 
-// List returns all images with all their names, the newest first.
-func (s *Store) List() ([]*Image, error) {
+// scanImages is scanRefs for the image records.
+func (s *Store) scanImages(bad func(h hexDigest, err error)) ([]*imageRecord, error) {
 	ids, err := s.imageIDs()
+	if err != nil {
+		return nil, err
+	}
+	var out []*imageRecord
+	for _, h := range ids {
+		r, err := s.readImage(h)
+		switch {
+		case err == nil:
+			out = append(out, r)
+		case !errors.Is(err, fs.ErrNotExist):
+			bad(h, err)
+		}
+	}
+	return out, nil
+}
+
+// List returns all images with all their names, the newest first. Records and
+// names that cannot be read are left out, and [Options].Warn is told.
+func (s *Store) List() ([]*Image, error) {
+	records, err := s.scanImages(func(h hexDigest, err error) { s.passOver(s.imagePath(h), err) })
 	if err != nil {
 		return nil, err
 	}
 	byID := map[digest.Digest]*Image{}
 	var out []*Image
-	for _, h := range ids {
-		i, err := s.getID(h, string(h))
-		if api.KindOf(err) == api.KindNotFound {
-			continue // Removed meanwhile.
-		}
-		if err != nil {
-			return nil, err
-		}
+	for _, r := range records {
+		i := r.image()
 		byID[i.ID] = i
 		out = append(out, i)
 	}

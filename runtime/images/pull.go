@@ -328,7 +328,7 @@ func (s *Store) dropLayers(jobs []*layerJob) {
 	}
 	defer unlock()
 	u, err := s.usedFiles()
-	if err != nil {
+	if err != nil || u.unknown {
 		return
 	}
 	for _, j := range jobs {

@@ -9,6 +9,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -87,6 +88,9 @@ func (l *imageRecordLayer) key() hexDigest {
 func (r *imageRecord) check(h hexDigest) error {
 	if r.Version != Version || r.ID != h.digest() {
 		return fmt.Errorf("version %d of %q, want %d of %s", r.Version, r.ID, Version, h)
+	}
+	if _, err := hexOf(r.Manifest); err != nil {
+		return err
 	}
 	if len(r.Layers) > api.MaxLayers {
 		return fmt.Errorf("%d layers, at most %d", len(r.Layers), api.MaxLayers)
@@ -171,22 +175,19 @@ func refFile(name string) string {
 func (s *Store) refPath(name string) string { return filepath.Join(s.dir(dirRefs), refFile(name)) }
 
 // readRecord reads the JSON document at path into r and checks it. An absent
-// file is fs.ErrNotExist.
-func readRecord(path string, r any, check func() error) error {
+// file is fs.ErrNotExist; a damaged one is of kind image, and its error gives
+// the advice.
+func readRecord(path, advice string, r any, check func() error) error {
 	b, err := readFile(path, maxRecordBytes)
-	if err != nil {
+	if err == nil {
+		if err = json.Unmarshal(b, r); err == nil {
+			err = check()
+		}
+	} else if !errors.Is(err, errTooLong) {
 		return err
 	}
-	return parseRecord(b, path, r, check)
-}
-
-func parseRecord(b []byte, path string, r any, check func() error) error {
-	err := json.Unmarshal(b, r)
-	if err == nil {
-		err = check()
-	}
 	if err != nil {
-		return api.Errorf(api.KindImage, "image store: %s is damaged: remove it or pull the image again: %w", path, err)
+		return api.Errorf(api.KindImage, "image store: %s is damaged: %s: %w", path, advice, err)
 	}
 	return nil
 }
@@ -201,15 +202,17 @@ func (s *Store) writeRecord(kind, path string, r any) error {
 
 func (s *Store) readImage(h hexDigest) (*imageRecord, error) {
 	var r imageRecord
-	return &r, readRecord(s.imagePath(h), &r, func() error { return r.check(h) })
+	advice := fmt.Sprintf("remove it with rungv image rm -f %s or rungv image prune, and pull or import the image again", shortID(h.digest()))
+	return &r, readRecord(s.imagePath(h), advice, &r, func() error { return r.check(h) })
 }
 
 func (s *Store) readLayer(h hexDigest) (*layerRecord, error) {
 	var r layerRecord
-	return &r, readRecord(s.layerFile(h, extRecord), &r, func() error { return r.check(h) })
+	return &r, readRecord(s.layerFile(h, extRecord), "pull or import the image again", &r, func() error { return r.check(h) })
 }
 
 func (s *Store) readRef(path string) (*refRecord, error) {
 	var r refRecord
-	return &r, readRecord(path, &r, func() error { return r.check(path) })
+	// Its file does not tell which name it was.
+	return &r, readRecord(path, "remove it with rungv image prune, and pull or import the image again", &r, func() error { return r.check(path) })
 }

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 
 	"z.gfire.dev/gvx/oci/image"
 	"z.gfire.dev/gvx/runtime/api"
@@ -48,6 +49,9 @@ type Options struct {
 	// Parallel bounds how many layers one pull converts at a time; 0 is one
 	// per processor.
 	Parallel int
+	// Warn, if not nil, is told about damaged records that were passed over,
+	// once each. It may be called by several goroutines.
+	Warn func(format string, args ...any)
 }
 
 // Store is an open image store. Its methods may be called concurrently, by any
@@ -58,6 +62,10 @@ type Store struct {
 	// hook, when a test sets it, is told each step of a write and may fail it
 	// or kill the process there.
 	hook func(step string) error
+
+	// warned are the problems that Warn was told about.
+	warnedMu sync.Mutex
+	warned   map[string]bool
 }
 
 // Open opens the store below root, an absolute directory, and makes it if it

@@ -116,6 +116,9 @@ func (s *Store) writeFile(kind, dst string, data []byte, mode fs.FileMode) error
 	return t.commit(dst, mode)
 }
 
+// errTooLong says that a file is longer than what it should hold can be.
+var errTooLong = errors.New("file is too long")
+
 // readFile reads a file that should be small, and refuses one above max.
 func readFile(path string, max int64) ([]byte, error) {
 	f, err := os.Open(path)
@@ -132,7 +135,7 @@ func readAtMost(r io.Reader, path string, max int64) ([]byte, error) {
 		return nil, fmt.Errorf("read %s: %w", path, err)
 	}
 	if int64(len(b)) > max {
-		return nil, fmt.Errorf("read %s: larger than %d bytes", path, max)
+		return nil, fmt.Errorf("read %s: %w: larger than %d bytes", path, errTooLong, max)
 	}
 	return b, nil
 }
