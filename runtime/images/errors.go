@@ -20,6 +20,20 @@ func notFound(ref string) error {
 	return api.Errorf(api.KindNotFound, "No such image: %s", ref)
 }
 
+// errLayerMissing says that the file of a layer is gone while its image is not.
+var errLayerMissing = errors.New("is missing from the image store")
+
+// missingLayer is the error for layer n of an image, which nobody but whoever
+// made the image can bring back.
+func missingLayer(img *Image, n int) error {
+	name := string(img.ID)
+	if byName := append(append([]string{}, img.Names...), img.RepoDigests...); len(byName) > 0 {
+		name = FamiliarName(byName[0])
+	}
+	return api.Errorf(api.KindImage, "image %s: layer %s %w: pull, load or import the image again, or remove it with rungv image rm -f %s",
+		name, img.LayerDiffIDs[n], errLayerMissing, shortID(img.ID))
+}
+
 // writeError explains why writing path failed. needBytes is how large the file
 // would become as far as known, 0 if unknown.
 func (s *Store) writeError(op, path string, needBytes int64, err error) error {

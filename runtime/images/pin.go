@@ -8,8 +8,6 @@ import (
 	"errors"
 	"io/fs"
 	"os"
-
-	"z.gfire.dev/gvx/runtime/api"
 )
 
 // Pin keeps an image. While it is open, in this process or by a descriptor of
@@ -39,7 +37,7 @@ func (s *Store) Pin(img *Image) (*Pin, error) {
 		if err != nil {
 			p.Close()
 			if errors.Is(err, fs.ErrNotExist) {
-				return nil, api.Errorf(api.KindImage, "image %s: layer %s is missing from the store: pull the image again: %w", img.ID, img.LayerDiffIDs[n], err)
+				return nil, missingLayer(img, n)
 			}
 			return nil, err
 		}

@@ -6,7 +6,9 @@ package images
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"runtime"
 	"slices"
@@ -69,7 +71,7 @@ func (s *Store) Pull(ctx context.Context, ref string, o PullOptions) (*Image, er
 	if remote := parseErr != nil || src.Transport() == image.Registry; remote && policy != PullAlways {
 		img, err := s.present(ref, o.Platform)
 		_, notID := hexOf(digest.Digest(ref))
-		if err == nil || api.KindOf(err) != api.KindNotFound || policy == PullNever || notID == nil {
+		if err == nil || policy == PullNever || notID == nil || !s.shouldAsk(img, err) {
 			return img, err
 		}
 	}
@@ -79,7 +81,30 @@ func (s *Store) Pull(ctx context.Context, ref string, o PullOptions) (*Image, er
 	return s.pullSource(ctx, src, o)
 }
 
+// shouldAsk reports whether a registry may have what [Store.present] did not
+// find whole. It must not be asked for an image that never came from it: at
+// best it does not answer, at worst it has another image of that name.
+func (s *Store) shouldAsk(img *Image, err error) bool {
+	if !errors.Is(err, errLayerMissing) {
+		return api.KindOf(err) == api.KindNotFound
+	}
+	if len(img.RepoDigests) > 0 {
+		return true
+	}
+	all, err := s.Inspect(string(img.ID))
+	if err != nil || len(img.Names) == 0 {
+		return false
+	}
+	repository, _, _ := SplitName(img.Names[0])
+	// A pull leaves a digest reference beside the tag; load and import do not.
+	return slices.ContainsFunc(all.RepoDigests, func(n string) bool {
+		r, _, _ := SplitName(n)
+		return r == repository
+	})
+}
+
 // present finds a whole image for the platform in the store, or is not-found.
+// It returns the image, too, when a layer is missing.
 func (s *Store) present(ref string, want image.Platform) (*Image, error) {
 	img, err := s.Get(ref)
 	if err != nil {
@@ -88,9 +113,13 @@ func (s *Store) present(ref string, want image.Platform) (*Image, error) {
 	if want != (image.Platform{}) && !samePlatform(want, img.Platform) {
 		return nil, notFound(ref + " for " + want.String())
 	}
-	for _, key := range img.keys {
-		if _, err := os.Lstat(s.layerPath(key)); err != nil {
-			return nil, notFound(ref)
+	for n, key := range img.keys {
+		_, err := os.Lstat(s.layerPath(key))
+		if errors.Is(err, fs.ErrNotExist) {
+			return img, missingLayer(img, n)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("image %s: layer %s: %w", ref, img.LayerDiffIDs[n], err)
 		}
 	}
 	return img, nil
