@@ -59,7 +59,7 @@ func (fs *FS) compactGroup(gr uint32) error {
 		return err
 	}
 	for _, r := range unused {
-		if err := fs.m.PunchClean(r, func() error { return fs.dev.Punch(int64(r.Start)<<bs, int64(r.N)<<bs) }); err != nil {
+		if err := fs.m.PunchClean(r, func() bool { return fs.a.TableUnused(gr, r) }, func() error { return fs.dev.Punch(int64(r.Start)<<bs, int64(r.N)<<bs) }); err != nil {
 			return err
 		}
 	}

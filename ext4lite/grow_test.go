@@ -37,6 +37,7 @@ func TestGrow(t *testing.T) {
 			must(t, fs.WriteFile("new", make([]byte, min(c.to/4, 100<<20)), ext4lite.NewInode{Mode: 0o644}))
 			closeFS(t, fs)
 			check(t, path)
+			umount(t, mount(t, path))
 			if err := ext4lite.Grow(path, c.from); !errors.Is(err, ext4lite.EINVAL) {
 				t.Errorf("shrinking: %v", err)
 			}

@@ -16,21 +16,7 @@ import (
 // groups that hold more than their own superblock copies and tables.
 func (v *volume) writeBitmaps() error {
 	bitmaps := map[uint32][]byte{}
-	own := make([]uint64, v.g.Groups) // used blocks that an uninitialised bitmap implies
-	for gr := range v.g.Groups {
-		own[gr] = v.g.GroupOverhead(gr)
-		d := &v.desc[gr]
-		for _, r := range []run{{d.BlockBitmap, 1}, {d.InodeBitmap, 1}, {d.InodeTable, v.g.ItableBlocks}} {
-			for b := r.start; b < r.start+r.n; {
-				in, i := v.g.GroupOf(b)
-				n := min(r.start+r.n-b, v.g.BlocksPerGroup-i)
-				if in == gr {
-					own[gr] += n
-				}
-				b += n
-			}
-		}
-	}
+	own := v.ownBlocks()
 	total := make([]uint64, v.g.Groups)
 	for gr := range v.g.Groups {
 		total[gr] = v.g.GroupOverhead(gr)
@@ -86,6 +72,27 @@ func (v *volume) writeBitmaps() error {
 	}
 	v.s.FreeInodes = v.s.InodesCount - lostFoundIno
 	return v.write(d.InodeBitmap, m)
+}
+
+// ownBlocks counts, for each group, the used blocks that an uninitialised
+// bitmap implies: its superblock copies and its own tables.
+func (v *volume) ownBlocks() []uint64 {
+	own := make([]uint64, v.g.Groups)
+	for gr := range v.g.Groups {
+		own[gr] = v.g.GroupOverhead(gr)
+		d := &v.desc[gr]
+		for _, r := range []run{{d.BlockBitmap, 1}, {d.InodeBitmap, 1}, {d.InodeTable, v.g.ItableBlocks}} {
+			for b := r.start; b < r.start+r.n; {
+				in, i := v.g.GroupOf(b)
+				n := min(r.start+r.n-b, v.g.BlocksPerGroup-i)
+				if in == gr {
+					own[gr] += n
+				}
+				b += n
+			}
+		}
+	}
+	return own
 }
 
 func setBits(m []byte, from, to uint64) {

@@ -267,6 +267,20 @@ func (a *Allocator) ReserveFree(gr uint32) ([]Run, error) {
 	return out, nil
 }
 
+// TableUnused tells whether a run that UnusedTable gave is still unused.
+func (a *Allocator) TableUnused(gr uint32, r Run) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	b, err := a.inodeBitmap(gr)
+	if err != nil {
+		return false
+	}
+	per := uint64(a.g.BlockSize / a.g.InodeSize)
+	from := (r.Start - a.groups[gr].InodeTable) * per
+	to := min(from+r.N*per, uint64(a.g.InodesPerGroup))
+	return nextSet(b.Data, from, to) == to
+}
+
 // UnusedTable gives the runs of a group's inode table blocks in which no inode
 // is in use.
 func (a *Allocator) UnusedTable(gr uint32) ([]Run, error) {

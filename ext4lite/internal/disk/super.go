@@ -356,11 +356,9 @@ func (s *Super) Encode() []byte {
 	u32(0x28, s.InodesPerGroup)
 	u32(0x2C, s.MountTime)
 	u32(0x30, s.WriteTime)
-	u16(0x34, s.MountCount)
-	u16(0x36, s.MaxMountCount)
-	u16(0x38, SuperMagic)
-	u16(0x3A, s.State)
-	u16(0x3C, s.Errors)
+	for i, v := range [5]uint16{s.MountCount, s.MaxMountCount, SuperMagic, s.State, s.Errors} {
+		u16(0x34+2*i, v)
+	}
 	u32(0x40, s.LastCheck)
 	u32(0x4C, s.RevLevel)
 	if s.RevLevel > 0 {
@@ -394,8 +392,9 @@ func (s *Super) Encode() []byte {
 	u32(0x160, s.Flags)
 	p[0x174], p[0x175] = s.LogGroupsFlex, s.ChecksumType
 	le.PutUint64(p[0x178:], s.KBytesWritten)
-	u32(0x24C, s.BackupBGs[0])
-	u32(0x250, s.BackupBGs[1])
+	for i, v := range s.BackupBGs {
+		u32(0x24C+4*i, v)
+	}
 	u32(0x270, s.ChecksumSeed)
 	u32(0x280, s.OrphanFileInum)
 	if s.HasMetadataCsum() {

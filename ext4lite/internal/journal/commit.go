@@ -373,13 +373,17 @@ func (m *Manager) WithEmptyLog(fn func(r disk.Range) error) error {
 }
 
 // PunchClean calls fn, which makes blocks read as zero, if none of them was
-// changed since it was last written home. The blocks are dropped from the
-// cache.
-func (m *Manager) PunchClean(r disk.Range, fn func() error) error {
+// changed since it was last written home, and unused still says that they hold
+// nothing. No handle is open while it is asked. The blocks are dropped from
+// the cache.
+func (m *Manager) PunchClean(r disk.Range, unused func() bool, fn func() error) error {
 	m.commitMu.Lock()
 	defer m.commitMu.Unlock()
 	m.barrier.Lock()
 	defer m.barrier.Unlock()
+	if !unused() {
+		return nil
+	}
 	m.pendingMu.Lock()
 	defer m.pendingMu.Unlock()
 	for b := r.Start; b < r.Start+r.N; b++ {
