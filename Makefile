@@ -71,7 +71,7 @@ testbed: ## Build the test peers and guest images that are missing
 	integration/testbed/testbed.sh get runc runsc seccomp-profile registry demo python full net
 
 # One package at a time: they share processors, and some measure.
-INTEGRATION_TIMEOUT ?= 30m
+INTEGRATION_TIMEOUT ?= 45m
 
 integration: testbed ## Tests against the real binary, real peers and real guests (root)
 	$(GO) test -count=1 -p 1 -v -timeout $(INTEGRATION_TIMEOUT) ./integration/...
