@@ -101,18 +101,34 @@ func (s *Store) checkVersion() error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if err != nil {
+	if err != nil && !errors.Is(err, errTooLong) {
 		return s.writeError("open image store", path, 0, err)
 	}
-	word, num, _ := strings.Cut(strings.TrimSpace(string(b)), " ")
+	return s.judgeVersion(strings.TrimSpace(string(b)))
+}
+
+// judgeVersion accepts what this program writes, and tells what a newer one
+// may have written from what no version of it would.
+func (s *Store) judgeVersion(text string) error {
+	word, num, cut := strings.Cut(text, " ")
+	if !cut {
+		num = word
+	}
 	v, err := strconv.Atoi(num)
 	switch {
-	case word != versionMagic || err != nil || v < 1:
-		return api.Errorf(api.KindInvalid, "open image store %s: its version file does not say %q: this is another program's directory or is damaged", s.root, versionMagic+" N")
-	case v > Version:
+	case cut && word == versionMagic && err == nil && v > Version:
 		return api.Errorf(api.KindUnsupported, "open image store %s: it has version %d, this program knows %d: a newer gvx wrote it; upgrade, or choose another --root (nothing was changed)", s.root, v, Version)
+	case cut && word == versionMagic && err == nil && v >= 1:
+		return nil
+	case word == versionMagic && cut && err != nil, !cut && err == nil && v > Version:
+		return api.Errorf(api.KindUnsupported, "open image store %s: its version file says %q, this program writes \"%s %d\": a newer gvx may have written it, or it is damaged; upgrade, or choose another --root (nothing was changed)", s.root, text, versionMagic, Version)
 	}
-	return nil
+	if text == "" {
+		text = "nothing that a version could be"
+	} else {
+		text = strconv.Quote(text)
+	}
+	return api.Errorf(api.KindInvalid, "open image store %s: its version file says %s, no version of gvx writes that: it is another program's directory or is damaged; choose another --root, or remove the directory if it was an image store (nothing was changed)", s.root, text)
 }
 
 // create makes an empty store. Two processes may do it at once: each step is

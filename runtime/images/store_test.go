@@ -268,7 +268,7 @@ func TestVersionsAndStrangers(t *testing.T) {
 	path := filepath.Join(root, fileVersion)
 	for text, kind := range map[string]api.Kind{
 		"gvx-images 2\n": api.KindUnsupported, "something else": api.KindInvalid, "gvx-images 0": api.KindInvalid, "": api.KindInvalid,
-		strings.Repeat("x", 100): api.KindInternal,
+		strings.Repeat("x", 100): api.KindInvalid,
 	} {
 		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
@@ -293,6 +293,38 @@ func TestVersionsAndStrangers(t *testing.T) {
 	}
 	if _, err := Open("relative", Options{}); api.KindOf(err) != api.KindInvalid {
 		t.Errorf("a relative root: %v", err)
+	}
+}
+
+// TestVersionFileTellsNewerFromGarbage: what to do differs, so what the user is
+// told does.
+func TestVersionFileTellsNewerFromGarbage(t *testing.T) {
+	root := scratch(t)
+	open(t, root)
+	for text, want := range map[string]struct {
+		kind api.Kind
+		says string
+	}{
+		"gvx-images 999\n":                  {api.KindUnsupported, "it has version 999, this program knows 1: a newer gvx wrote it; upgrade"},
+		"999\n":                             {api.KindUnsupported, `says "999", this program writes "gvx-images 1": a newer gvx may have written it`},
+		"gvx-images 2.1":                    {api.KindUnsupported, `says "gvx-images 2.1", this program writes "gvx-images 1": a newer gvx may have written it`},
+		"gvx-images 99999999999999999999":   {api.KindUnsupported, "a newer gvx may have written it"},
+		"1":                                 {api.KindInvalid, `says "1", no version of gvx writes that`},
+		"-5":                                {api.KindInvalid, "damaged"},
+		"gvx-images":                        {api.KindInvalid, "damaged"},
+		"gvx-images -1":                     {api.KindInvalid, "damaged"},
+		"thesis 999":                        {api.KindInvalid, `says "thesis 999", no version of gvx writes that`},
+		"\x00\x1b[2J":                       {api.KindInvalid, `says "\x00\x1b[2J"`},
+		"":                                  {api.KindInvalid, "says nothing that a version could be"},
+		strings.Repeat("9", 2*maxNameBytes): {api.KindInvalid, "says nothing that a version could be"},
+	} {
+		if err := os.WriteFile(filepath.Join(root, fileVersion), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		_, err := Open(root, Options{})
+		if api.KindOf(err) != want.kind || !strings.Contains(err.Error(), want.says) || !strings.Contains(err.Error(), "another --root") {
+			t.Errorf("%.40q: %v", text, err)
+		}
 	}
 }
 
