@@ -189,7 +189,7 @@ func (l Layer) Uncompressed(ctx context.Context) (*layer.Stream, error) {
 	if l.Digest == l.DiffID {
 		// Stored plain: one hash proves both.
 		if rc, err = l.open(ctx); err == nil {
-			rc = newVerifier(l.observe(ctx, rc), "layer"+l.note, "", l.Size)
+			rc = newSizeVerifier(l.observe(ctx, rc), "layer"+l.note, l.Digest, l.Size)
 		}
 	} else {
 		rc, err = l.Open(ctx)

@@ -43,14 +43,18 @@ type verifier struct {
 	err  error
 }
 
-// newVerifier wraps rc. An empty want checks only the size.
-// Preconditions: want, if not empty, passed checkDigest.
+// newVerifier wraps rc.
+// Preconditions: want passed checkDigest.
 func newVerifier(rc io.ReadCloser, what string, want digest.Digest, size int64) *verifier {
-	v := &verifier{src: rc, what: what, want: want, left: size, size: size}
-	if want != "" {
-		v.sum = want.Algorithm().Hash()
-	}
+	v := newSizeVerifier(rc, what, want, size)
+	v.sum = want.Algorithm().Hash()
 	return v
+}
+
+// newSizeVerifier is newVerifier for content that somebody else hashes: want
+// only names it in errors.
+func newSizeVerifier(rc io.ReadCloser, what string, want digest.Digest, size int64) *verifier {
+	return &verifier{src: rc, what: what, want: want, left: size, size: size}
 }
 
 // Read implements io.Reader.
