@@ -226,3 +226,37 @@ func BenchmarkOpenDelta(b *testing.B) {
 		must(b, fs.Close())
 	}
 }
+
+func TestDonatedFiles(t *testing.T) {
+	base, _ := golden(t, 21)
+	m := replayModel(t, 21, 300)
+	d1, d2 := base+".1", base+".2"
+	must(t, delta.Create(d1, base, delta.Options{}))
+	must(t, delta.Create(d2, d1, delta.Options{}))
+	files, err := delta.OpenChain(d2, device.ReadWrite)
+	must(t, err)
+	if len(files) != 3 {
+		t.Fatalf("%d files", len(files))
+	}
+	dev, err := delta.Donated(device.ReadWrite, files...)
+	must(t, err)
+	fs, err := ext4lite.Open(dev, ext4lite.Options{})
+	must(t, err)
+	compare(t, "clone by donated files", m.dump(), (&ours{t, fs}).dump())
+	work(t, fs, m, 22, 100)
+	if _, err := ext4lite.OpenFile(d2, ext4lite.Options{}); !errors.Is(err, device.ErrLocked) {
+		t.Fatalf("a volume in use was opened: %v", err)
+	}
+	closeFS(t, fs)
+	// A clone that the end of the process removes.
+	f, err := os.OpenFile(filepath.Join(filepath.Dir(base), "ephemeral"), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	must(t, err)
+	must(t, delta.Create("", d2, delta.Options{File: f}))
+	must(t, os.Remove(f.Name()))
+	e, err := delta.Open(f, f.Name(), device.ReadWrite)
+	must(t, err)
+	fs, err = ext4lite.Open(e, ext4lite.Options{Durability: ext4lite.Process})
+	must(t, err)
+	compare(t, "ephemeral clone", m.dump(), (&ours{t, fs}).dump())
+	closeFS(t, fs)
+}

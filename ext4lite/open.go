@@ -61,6 +61,10 @@ type Options struct {
 	// StripSetID makes writes take the set-ID bits away, as the kernel does
 	// for writers without privilege. Callers that decide themselves leave it.
 	StripSetID bool
+	// OnReadOnly is told, once, when the volume stops taking changes: damage,
+	// a failing disk, a full one under a sparse file. It must not use the
+	// volume.
+	OnReadOnly func(why error)
 	// Now replaces the clock, for tests.
 	Now func() time.Time
 }
@@ -334,11 +338,15 @@ func (fs *FS) countOverhead() uint64 {
 // goReadOnly stops all changes. The first reason is kept.
 func (fs *FS) goReadOnly(why error) {
 	fs.whyMu.Lock()
-	if fs.why == nil {
+	first := fs.why == nil
+	if first {
 		fs.why = why
 	}
 	fs.whyMu.Unlock()
 	fs.readonly.Store(true)
+	if first && fs.opt.OnReadOnly != nil && fs.a != nil && !fs.closed.Load() {
+		fs.opt.OnReadOnly(why)
+	}
 }
 
 // ReadOnly tells why the volume cannot be written, or nil.
