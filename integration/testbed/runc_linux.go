@@ -64,7 +64,16 @@ func tempDir(t testing.TB) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	t.Cleanup(func() {
+		// runsc keeps a mount of an empty network namespace in its state.
+		err := syscall.Unmount(filepath.Join(dir, "state", "null-netns"), syscall.MNT_DETACH)
+		if err != nil && err != syscall.ENOENT && err != syscall.EINVAL {
+			t.Errorf("unmount runsc's namespace: %v", err)
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			t.Errorf("remove %s: %v", dir, err)
+		}
+	})
 	return dir
 }
 
