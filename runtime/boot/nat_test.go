@@ -4,7 +4,6 @@ package boot
 
 import (
 	"bytes"
-	"context"
 	"crypto/sha256"
 	"errors"
 	"io"
@@ -14,182 +13,16 @@ import (
 	"runtime"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
-	"gvisor.dev/gvisor/pkg/sentry/socket/netstack"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
-	"gvisor.dev/gvisor/pkg/tcpip/nftables"
-	"gvisor.dev/gvisor/pkg/tcpip/stack"
 
-	"z.gfire.dev/gvx/runtime/api"
 	"z.gfire.dev/gvx/runtime/control/netwire"
 )
-
-// natTimeout bounds every wait of these tests.
-const natTimeout = 20 * time.Second
-
-// testNetwork is a guest's stack behind a router, without a Sentry around them,
-// and a broker that the test plays.
-type testNetwork struct {
-	t     testing.TB
-	guest *stack.Stack
-	nat   *nat
-	fd    int
-
-	mu sync.Mutex
-	// results override what the broker answers by destination.
-	results  map[string]netwire.Result
-	requests []netwire.Request
-	answer   chan struct{}
-}
-
-type testIDs struct{}
-
-func (testIDs) UniqueID() uint64 { return 1 }
-
-func newTestNetwork(t testing.TB) *testNetwork {
-	t.Helper()
-	nftables.EnableNFTables()
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	n := &testNetwork{t: t, fd: fds[0], results: map[string]netwire.Result{}}
-	made, err := newNAT(api.FD(fds[1]))
-	if err != nil {
-		t.Fatal(err)
-	}
-	m := &stackMaker{clock: tcpip.NewStdClock(), ids: testIDs{}}
-	s, err := m.CreateStack()
-	if err != nil {
-		t.Fatal(err)
-	}
-	n.nat, n.guest = made, s.(*netstack.Stack).Stack
-	if err := made.attach(s.(*netstack.Stack)); err != nil {
-		t.Fatal(err)
-	}
-	go n.serve()
-	t.Cleanup(func() {
-		_ = unix.Shutdown(n.fd, unix.SHUT_RDWR)
-		n.guest.Destroy()
-		n.nat.router.Destroy()
-	})
-	return n
-}
-
-// serve plays the broker: the gateway is this host's loopback.
-func (n *testNetwork) serve() {
-	defer unix.Close(n.fd)
-	buf := make([]byte, 64)
-	for {
-		k, err := unix.Read(n.fd, buf)
-		if err != nil || k == 0 {
-			return
-		}
-		r, err := netwire.ParseRequest(buf[:k])
-		if err != nil {
-			n.t.Errorf("router sent %x", buf[:k])
-			return
-		}
-		go n.connect(r)
-	}
-}
-
-func (n *testNetwork) connect(r netwire.Request) {
-	n.mu.Lock()
-	n.requests = append(n.requests, r)
-	result, wait := n.results[r.To.String()], n.answer
-	n.mu.Unlock()
-	if wait != nil {
-		<-wait
-	}
-	m := netwire.Message{Kind: netwire.Answer, Protocol: r.Protocol, ID: r.ID, Result: result}
-	if result != netwire.OK {
-		_, _ = unix.Write(n.fd, m.Append(nil))
-		return
-	}
-	c, err := net.Dial(r.Protocol.String(), netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), r.To.Port()).String())
-	if err != nil {
-		m.Result = netwire.Refused
-		_, _ = unix.Write(n.fd, m.Append(nil))
-		return
-	}
-	defer c.Close()
-	n.send(m, c)
-}
-
-// send hands over a connection.
-func (n *testNetwork) send(m netwire.Message, c net.Conn) {
-	raw, err := c.(syscall.Conn).SyscallConn()
-	if err != nil {
-		n.t.Error(err)
-		return
-	}
-	_ = raw.Control(func(fd uintptr) {
-		if err := unix.Sendmsg(n.fd, m.Append(nil), unix.UnixRights(int(fd)), nil, 0); err != nil {
-			n.t.Error(err)
-		}
-	})
-}
-
-// dial connects from the guest.
-func (n *testNetwork) dial(to string) (*gonet.TCPConn, error) {
-	a := netip.MustParseAddrPort(to)
-	ctx, cancel := context.WithTimeout(n.t.Context(), natTimeout)
-	defer cancel()
-	c, err := gonet.DialContextTCP(ctx, n.guest, tcpip.FullAddress{Addr: tcpipAddress(a.Addr()), Port: a.Port()}, ipv4.ProtocolNumber)
-	if err == nil {
-		_ = c.SetDeadline(time.Now().Add(natTimeout))
-	}
-	return c, err
-}
-
-// udp connects a UDP socket of the guest.
-func (n *testNetwork) udp(to string) *gonet.UDPConn {
-	n.t.Helper()
-	a := netip.MustParseAddrPort(to)
-	c, err := gonet.DialUDP(n.guest, nil, &tcpip.FullAddress{Addr: tcpipAddress(a.Addr()), Port: a.Port()}, ipv4.ProtocolNumber)
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	n.t.Cleanup(func() { c.Close() })
-	_ = c.SetDeadline(time.Now().Add(natTimeout))
-	return c
-}
-
-// gateway is the guest's address of a listener of this host.
-func gateway(a net.Addr) string {
-	return netip.AddrPortFrom(natGateway, netip.MustParseAddrPort(a.String()).Port()).String()
-}
-
-// listen makes a TCP server of this host that handles each client.
-func listen(t testing.TB, handle func(*net.TCPConn)) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				_ = c.SetDeadline(time.Now().Add(natTimeout))
-				handle(c.(*net.TCPConn))
-			}()
-		}
-	}()
-	return gateway(l.Addr())
-}
 
 // TestStream sends much both ways at once, and checks that each end of sending
 // arrives behind the last byte, in both orders.
@@ -361,6 +194,37 @@ func TestReset(t *testing.T) {
 	}
 }
 
+// TestGuestLeaves closes a guest's connection while the host sends: the host
+// learns it, and nothing stays.
+func TestGuestLeaves(t *testing.T) {
+	n := newTestNetwork(t)
+	failed := make(chan error, 1)
+	server := listen(t, func(c *net.TCPConn) {
+		for chunk := make([]byte, 1<<20); ; {
+			if _, err := c.Write(chunk); err != nil {
+				failed <- err
+				return
+			}
+		}
+	})
+	c, err := n.dial(server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(c, make([]byte, 100)); err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+	if err := <-failed; !errors.Is(err, unix.ECONNRESET) && !errors.Is(err, unix.EPIPE) {
+		t.Errorf("the host's write: %v, want a reset", err)
+	}
+	eventually(t, "the flow's place returns", func() bool {
+		n.nat.streams.mu.Lock()
+		defer n.nat.streams.mu.Unlock()
+		return n.nat.streams.count == 0
+	})
+}
+
 // TestDatagrams carries datagrams of all sizes, and the news of a closed port.
 func TestDatagrams(t *testing.T) {
 	n := newTestNetwork(t)
@@ -473,29 +337,6 @@ func TestInbound(t *testing.T) {
 	}
 }
 
-// inboundPair hands the router one end of a connection and returns the other.
-func (n *testNetwork) inboundPair(t *testing.T, m netwire.Message) net.Conn {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	client, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { client.Close() })
-	_ = client.SetDeadline(time.Now().Add(natTimeout))
-	far, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	n.send(m, far)
-	far.Close()
-	return client
-}
-
 // TestBrokerGone checks that flows outlive the broker and new ones fail.
 func TestBrokerGone(t *testing.T) {
 	n := newTestNetwork(t)
@@ -555,15 +396,4 @@ func TestCounts(t *testing.T) {
 		defer n.nat.streams.mu.Unlock()
 		return n.nat.streams.count == 0
 	})
-}
-
-// eventually waits for a condition.
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(natTimeout); !holds(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			buf := make([]byte, 1<<20)
-			t.Fatalf("never: %s\n%s", what, buf[:runtime.Stack(buf, true)])
-		}
-	}
 }

@@ -94,6 +94,7 @@ func TestBadCommandLines(t *testing.T) {
 		{"run --net host img", 125, `network "host"`},
 		{"run -p x img", 125, `invalid published port "x"`},
 		{"run -p unix:rel:1 img", 125, "the path must be absolute"},
+		{"run --egress @/nonexistent img", 125, "egress rules: open /nonexistent"},
 		{"run --egress maybe img", 125, `invalid egress rule "maybe"`},
 		{"run --network none --add-host h:host-gateway img", 125, "there is no host gateway"},
 		{"run --network none -p 80 img", 125, "--publish and --egress need a network"},
@@ -257,6 +258,23 @@ func TestRunFlags(t *testing.T) {
 	}
 	if o, err = parse(t, "img"); err != nil || o.SetEntrypoint || o.StopTimeout != nil || o.Labels != nil {
 		t.Errorf("no flags: %+v, %v", o, err)
+	}
+}
+
+func TestEgressFile(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "rules")
+	if err := os.WriteFile(file, []byte("# of the scoring phase\n\nallow=192.0.2.0/24:443 # the grader\r\ndeny=192.0.2.9\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o, err := parse(t, "--egress", "deny", "--egress", "@"+file, "--egress", "allow=10.0.2.3", "img")
+	var got []string
+	if err == nil {
+		for i := range o.Egress {
+			got = append(got, o.Egress[i].String())
+		}
+	}
+	if want := "deny allow=192.0.2.0/24:443 deny=192.0.2.9/32 allow=10.0.2.3/32"; err != nil || strings.Join(got, " ") != want {
+		t.Errorf("%q, %v, want %s", got, err, want)
 	}
 }
 

@@ -82,7 +82,7 @@ func (f *runFlags) register(cmd *cobra.Command) {
 	fl.StringVar(&f.network, "net", "", "")
 	_ = fl.MarkHidden("net") // docker's old spelling
 	fl.StringArrayVarP(&f.publish, "publish", "p", nil, "Publish a container's port to the host: [[IP:]HOST:]PORT[/udp] or unix:PATH:PORT; IP is 127.0.0.1 unless given")
-	fl.StringArrayVar(&f.egress, "egress", nil, `What the container may reach: "allow" or "deny" for all, or with =CIDR[:PORTS]`)
+	fl.StringArrayVar(&f.egress, "egress", nil, `What the container may reach: "allow" or "deny" for all, or with =CIDR[:PORTS]; @FILE reads a rule from each line`)
 	fl.StringArrayVar(&f.addHosts, "add-host", nil, "Add a custom host-to-IP mapping (host:ip)")
 	fl.StringArrayVar(&f.dns, "dns", nil, "Set custom DNS servers")
 	fl.StringArrayVar(&f.dnsSearch, "dns-search", nil, "Set custom DNS search domains")
@@ -132,37 +132,6 @@ func (f *runFlags) convert(o *convert.Options) error {
 		return err
 	}
 	return f.pairs(o)
-}
-
-// connect parses what is about the network.
-func (f *runFlags) connect(o *convert.Options) error {
-	var err error
-	if o.Network, err = convert.ParseNetwork(f.network); err != nil {
-		return err
-	}
-	for _, s := range f.publish {
-		ports, err := convert.ParsePublish(s)
-		if err != nil {
-			return err
-		}
-		o.Publish = append(o.Publish, ports...)
-	}
-	for _, s := range f.egress {
-		rule, err := convert.ParseEgress(s)
-		if err != nil {
-			return err
-		}
-		o.Egress = append(o.Egress, rule)
-	}
-	for _, s := range f.addHosts {
-		if o.Network == string(api.NetworkNone) && strings.HasSuffix(s, "host-gateway") {
-			return api.Errorf(api.KindUnsupported, "add-host %q: without a network there is no host gateway", s)
-		}
-	}
-	if o.Network == string(api.NetworkNone) && len(o.Publish)+len(o.Egress) > 0 {
-		return api.Errorf(api.KindInvalid, "--publish and --egress need a network: leave --network none out")
-	}
-	return nil
 }
 
 // lists parses the flags that may be given more than once.
