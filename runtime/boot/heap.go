@@ -18,6 +18,10 @@ const (
 	// once the heap has grown to bootHeapBytes.
 	firstCollection = 250 * time.Millisecond
 	bootHeapBytes   = 64 << 20
+
+	// settled is when a guest that still runs gets boot's garbage given back
+	// to the host: what thousands of idle sandboxes hold adds up.
+	settled = time.Second
 )
 
 // deferCollection keeps the garbage collector off for boot and a guest's first
@@ -33,4 +37,5 @@ func resumeCollection() {
 		debug.SetGCPercent(guestGCPercent)
 		debug.SetMemoryLimit(math.MaxInt64)
 	})
+	time.AfterFunc(settled, debug.FreeOSMemory)
 }

@@ -263,7 +263,9 @@ func limitSet(rlimits []api.Rlimit) (*limits.LimitSet, error) {
 	unlimited := limits.Limit{Cur: limits.Infinity, Max: limits.Infinity}
 	ls.SetUnchecked(limits.Core, unlimited)
 	ls.SetUnchecked(limits.ProcessCount, unlimited)
-	ls.SetUnchecked(limits.NumberOfFiles, limits.Limit{Cur: 1 << 20, Max: 1 << 20})
+	// A million by default has every program crawl that closes what it may
+	// have inherited; one that needs more raises it.
+	ls.SetUnchecked(limits.NumberOfFiles, limits.Limit{Cur: 1024, Max: 1 << 20})
 	for _, r := range rlimits {
 		t, ok := limits.FromLinuxResourceName["RLIMIT_"+strings.ToUpper(r.Name)]
 		if !ok {
