@@ -68,12 +68,7 @@ func TestPython(t *testing.T) {
 	if testbed.Nightly() {
 		selection, timeout = append([]string{"-x"}, words(pythonExcluded)...), pythonNightlyTimeout
 	}
-	script := fmt.Sprintf(`cd %s
-code=0
-python3 -m test -j2 -u network --timeout %d -i '%s' --junit-xml /tmp/junit.xml %s >&2 || code=$?
-cat /tmp/junit.xml
-exit $code
-`, pythonHome, pythonTestSeconds, pythonIgnored, strings.Join(selection, " "))
+	script := pythonScript(selection)
 
 	baseline := runSuite(t, "runc", runcPython(t, timeout), script)
 	here := runSuite(t, "rungv", rungvPython(t, timeout), script)
@@ -85,6 +80,14 @@ exit $code
 
 	differences := compare(here, baseline)
 	unknown, stale := judge(differences, known, here)
+	if suspects := modulesOf(unknown, stale); len(suspects) > 0 {
+		// Tests that look at a clock fail now and then on a busy machine, on
+		// either side: what is blamed on the sandbox must happen twice there.
+		t.Logf("once more, alone: %s", strings.Join(suspects, " "))
+		again := runSuite(t, "rungv", rungvPython(t, timeout), pythonScript(suspects))
+		unknownAgain, staleAgain := judge(compare(again, baseline.only(again)), known, again)
+		unknown, stale = both(unknown, unknownAgain), both(stale, staleAgain)
+	}
 	for _, d := range unknown {
 		t.Errorf("%s: %s in the sandbox, %s under runc, and not in testdata/python_known.txt", d.id, d.here, d.baseline)
 	}
@@ -94,6 +97,16 @@ exit $code
 	if testbed.Nightly() {
 		recordPython(t, here, baseline, differences, known)
 	}
+}
+
+// pythonScript runs the selected modules and prints the JUnit file.
+func pythonScript(selection []string) string {
+	return fmt.Sprintf(`cd %s
+code=0
+python3 -m test -j2 -u network --timeout %d -i '%s' --junit-xml /tmp/junit.xml %s >&2 || code=$?
+cat /tmp/junit.xml
+exit $code
+`, pythonHome, pythonTestSeconds, pythonIgnored, strings.Join(selection, " "))
 }
 
 // suiteCommand is one way to run the suite's script, which comes by stdin.

@@ -207,6 +207,61 @@ func judge(differences []difference, known []knownDifference, here *suiteResult)
 	return unknown, stale
 }
 
+// modulesOf returns the modules, each once, that differences and patterns of
+// the known list belong to.
+func modulesOf(differences []difference, patterns []string) []string {
+	ids := slices.Clone(patterns)
+	for _, d := range differences {
+		ids = append(ids, d.id)
+	}
+	var modules []string
+	for _, id := range ids {
+		parts := strings.Split(strings.TrimPrefix(id, "test."), ".")
+		module := parts[0]
+		if len(parts) > 1 && packages[module] {
+			module += "." + parts[1]
+		}
+		if !slices.Contains(modules, module) {
+			modules = append(modules, module)
+		}
+	}
+	slices.Sort(modules)
+	return modules
+}
+
+// packages are the modules that the suite runs in parts.
+var packages = map[string]bool{"test_asyncio": true}
+
+// only is the part of r that ran in other as well.
+func (r *suiteResult) only(other *suiteResult) *suiteResult {
+	part := &suiteResult{modules: make(map[string]outcome), tests: make(map[string]outcome)}
+	for name, o := range r.modules {
+		if _, ran := other.modules[name]; ran {
+			part.modules[name] = o
+		}
+	}
+	for id, o := range r.tests {
+		if _, ran := other.tests[id]; ran {
+			part.tests[id] = o
+		}
+	}
+	return part
+}
+
+// both returns the elements of a that are in b.
+func both[T comparable](a, b []T) []T {
+	return slices.DeleteFunc(slices.Clone(a), func(e T) bool { return !slices.Contains(b, e) })
+}
+
+func TestModulesOf(t *testing.T) {
+	got := modulesOf([]difference{{id: "test.test_os.FileTests.test_access"}, {id: "test_mmap"}, {id: "test.test_os.X.y"}},
+		[]string{"test.test_asyncio.test_sock_lowlevel.*.test_x", "test.test_socket.Recvmsg*.test*"})
+	want := []string{"test_asyncio.test_sock_lowlevel", "test_mmap", "test_os", "test_socket"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
 func TestCompareAndJudge(t *testing.T) {
 	here, err := parseSuite(`0:00:01 load avg: 0.5 [ 1/4] test_a passed
 0:00:01 load avg: 0.5 [ 2/4/1] test_b failed (2 failures)
