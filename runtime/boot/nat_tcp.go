@@ -130,6 +130,8 @@ type stream struct {
 
 	mu      sync.Mutex
 	aborted bool
+	// over says that carry gives both sides back: abort comes too late.
+	over bool
 }
 
 func newStream(guest tcpip.Endpoint, queue *waiter.Queue, host *hostConn) *stream {
@@ -145,11 +147,20 @@ func newStream(guest tcpip.Endpoint, queue *waiter.Queue, host *hostConn) *strea
 
 // carry carries bytes until both directions have ended, or one has failed.
 func (s *stream) carry() {
+	// A reset from the guest must be seen even while both directions wait for
+	// the host. Whoever notifies holds locks of the endpoint.
+	entry := waiter.NewFunctionEntry(waiter.EventHUp|waiter.EventErr, func(waiter.EventMask) { go s.checkGuest() })
+	s.queue.EventRegister(&entry)
 	var out sync.WaitGroup
 	out.Go(s.carryOut)
 	s.carryIn()
 	out.Wait()
-	if s.aborted {
+	s.queue.EventUnregister(&entry)
+	s.mu.Lock()
+	s.over = true
+	aborted := s.aborted
+	s.mu.Unlock()
+	if aborted {
 		s.host.reset()
 	} else {
 		s.host.file.Close()
@@ -161,12 +172,20 @@ func (s *stream) carry() {
 func (s *stream) abort() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.aborted {
+	if s.aborted || s.over {
 		return
 	}
 	s.aborted = true
 	s.guest.Abort()
 	s.host.interrupt()
+}
+
+// checkGuest aborts the flow if the guest has: an end of sending, though it is
+// news of the same kind, is not one.
+func (s *stream) checkGuest() {
+	if tcp.EndpointState(s.guest.State()) == tcp.StateError {
+		s.abort()
+	}
 }
 
 // hostWriter writes what the guest's side hands it straight to the host's

@@ -225,6 +225,31 @@ func TestGuestLeaves(t *testing.T) {
 	})
 }
 
+// TestGuestResets resets a connection whose host neither reads nor ends.
+func TestGuestResets(t *testing.T) {
+	n := newTestNetwork(t)
+	stop := make(chan struct{})
+	defer close(stop)
+	server := listen(t, func(c *net.TCPConn) {
+		_, _ = c.Write([]byte("unread"))
+		<-stop
+	})
+	c, err := n.dial(server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = c.SetWriteDeadline(time.Now().Add(time.Second))
+	for chunk := make([]byte, 1<<20); err == nil; {
+		_, err = c.Write(chunk)
+	}
+	c.Close() // With bytes unread: a reset.
+	eventually(t, "the flow's place returns", func() bool {
+		n.nat.streams.mu.Lock()
+		defer n.nat.streams.mu.Unlock()
+		return n.nat.streams.count == 0
+	})
+}
+
 // TestDatagrams carries datagrams of all sizes, and the news of a closed port.
 func TestDatagrams(t *testing.T) {
 	n := newTestNetwork(t)
