@@ -28,8 +28,8 @@ const (
 	maxAccountLine = 64 << 10
 	// maxGroups is Linux' NGROUPS_MAX.
 	maxGroups = 65536
-	// maxID is the largest uid or gid: 2^32-1 means "none".
-	maxID = 1<<32 - 2
+	// maxID is the largest uid or gid that docker and runc take.
+	maxID = 1<<31 - 1
 )
 
 // account is what a process runs as.

@@ -73,8 +73,9 @@ func TestLookupAccountRefusesWhatIsNotThere(t *testing.T) {
 		"root:nosuch":     "unable to find group nosuch: no matching entries in group file",
 		"huge":            "unable to find user huge",
 		"-1":              "unable to find user -1",
+		"2147483648":      "unable to find user 2147483648",
 		"4294967295":      "unable to find user 4294967295",
-		"root:4294967295": "unable to find group 4294967295",
+		"root:2147483648": "unable to find group 2147483648",
 	} {
 		_, err := lookupAccount(form, nil, []byte(testPasswd), []byte(testGroup))
 		if err == nil || !strings.Contains(err.Error(), want) {

@@ -158,29 +158,26 @@ func psRowOf(rec *state.Record, noTrunc bool) psRow {
 
 // dockerState is docker's word for a state.
 func dockerState(rec *state.Record) string {
-	switch rec.State {
-	case api.StateRunning:
+	switch {
+	case rec.State == api.StateRunning:
 		return "running"
-	case api.StateStopped:
+	case rec.State == api.StateStopped && rec.Exit != nil:
 		return "exited"
 	}
+	// What never ran has no exit code to show, whatever ended its launcher.
 	return "created"
 }
 
 // dockerStatus is docker's phrase for a state.
 func dockerStatus(rec *state.Record) string {
-	switch rec.State {
-	case api.StateRunning:
+	switch dockerState(rec) {
+	case "running":
 		return "Up " + units.HumanDuration(time.Since(rec.StartedAt))
-	case api.StateStopped:
-		code, since := 0, rec.FinishedAt
-		if rec.Exit != nil {
-			code = rec.Exit.Code
+	case "exited":
+		if rec.FinishedAt.IsZero() {
+			return fmt.Sprintf("Exited (%d)", rec.Exit.Code)
 		}
-		if since.IsZero() {
-			return fmt.Sprintf("Exited (%d)", code)
-		}
-		return fmt.Sprintf("Exited (%d) %s", code, ago(since))
+		return fmt.Sprintf("Exited (%d) %s", rec.Exit.Code, ago(rec.FinishedAt))
 	}
 	return "Created"
 }
