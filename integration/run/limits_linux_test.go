@@ -148,7 +148,7 @@ while len(held) < 6000:
     try:
         while True: a.send(b"x" * 65536)
     except BlockingIOError: pass
-print("held", len(held))'`, "-m", "64m")
+print("held", len(held))'`, "-m", "64m", "--ulimit", "nofile=65536")
 	if result.Code != 137 {
 		t.Errorf("a guest of 64 MiB filled sockets with a gigabyte and ended with %d: %s", result.Code, result.Stdout)
 	}
