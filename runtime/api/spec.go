@@ -177,6 +177,9 @@ type Rootfs struct {
 	// UpperFD is an unlinked sparse host file that holds what the guest
 	// writes; NoFD keeps it in memory.
 	UpperFD FD `json:"upperFD"`
+	// Upper, if not nil, is an ext4 volume that holds what the guest writes,
+	// in place of UpperFD.
+	Upper *Volume `json:"upper,omitempty"`
 	// SizeBytes bounds the upper; 0 means no bound but the host's disk.
 	SizeBytes int64 `json:"sizeBytes,omitempty"`
 	// ReadOnly mounts the root read-only.
@@ -198,6 +201,8 @@ type MountType string
 const (
 	// MountTmpfs is a file system in the sandbox's memory.
 	MountTmpfs MountType = "tmpfs"
+	// MountVolume is an ext4 volume in a donated host file.
+	MountVolume MountType = "volume"
 )
 
 // Mount is one additional mount of a container.
@@ -214,6 +219,38 @@ type Mount struct {
 	Mode uint32 `json:"mode,omitempty"`
 	UID  uint32 `json:"uid,omitempty"`
 	GID  uint32 `json:"gid,omitempty"`
+	// Volume is what a MountVolume serves; nil for every other type.
+	Volume *Volume `json:"volume,omitempty"`
+}
+
+// Durability says what a guest's fsync means for a volume.
+type Durability string
+
+const (
+	// DurabilityHost makes fsync return when the data is on the host's disk.
+	DurabilityHost Durability = "host"
+	// DurabilityProcess keeps the order of writes only: enough where no more
+	// than the sandbox process can die, or for a clone that is thrown away.
+	DurabilityProcess Durability = "process"
+)
+
+// MaxVolumeFiles bounds the files of one volume: a delta and its bases.
+const MaxVolumeFiles = 5
+
+// Volume is an ext4 volume whose host files were donated and locked by the
+// launcher; the sandbox opens nothing.
+type Volume struct {
+	// FDs are its files, the lowest base first. All but the last are only
+	// read; the last one is written unless the mount is read-only. A plain
+	// volume is one file.
+	FDs []FD `json:"fds"`
+	// Durability is DurabilityHost or DurabilityProcess.
+	Durability Durability `json:"durability"`
+	// Compact asks for the volume to be compacted when the sandbox is stopped
+	// gracefully, before it is marked clean.
+	Compact bool `json:"compact,omitempty"`
+	// Name is what messages call it: the host path of its last file.
+	Name string `json:"name"`
 }
 
 // File is a small file placed over the rootfs.

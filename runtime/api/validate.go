@@ -3,6 +3,8 @@
 package api
 
 import (
+	"errors"
+	"fmt"
 	"path"
 	"strings"
 )
@@ -77,13 +79,8 @@ func (c *Container) validate() error {
 			return Errorf(KindInvalid, "container %s: layer %s: format %q without descriptor or unknown", c.ID, l.DiffID, l.Format)
 		}
 	}
-	for _, m := range c.Mounts {
-		if err := checkTarget(m.Target); err != nil {
-			return Errorf(KindInvalid, "container %s: mount: %w", c.ID, err)
-		}
-		if m.Type != MountTmpfs {
-			return Errorf(KindInvalid, "container %s: mount %s: unknown type %q", c.ID, m.Target, m.Type)
-		}
+	if err := c.validateMounts(); err != nil {
+		return err
 	}
 	for _, d := range c.Directories {
 		if err := checkTarget(d); err != nil {
@@ -109,6 +106,49 @@ func (c *Container) validate() error {
 	for _, e := range c.Process.Env {
 		if i := strings.IndexByte(e, '='); i < 1 || strings.IndexByte(e, 0) >= 0 {
 			return Errorf(KindInvalid, "container %s: environment entry %q is not NAME=value", c.ID, e)
+		}
+	}
+	return nil
+}
+
+func (c *Container) validateMounts() error {
+	for _, m := range c.Mounts {
+		if err := checkTarget(m.Target); err != nil {
+			return Errorf(KindInvalid, "container %s: mount: %w", c.ID, err)
+		}
+		switch m.Type {
+		case MountTmpfs:
+			if m.Volume != nil {
+				return Errorf(KindInvalid, "container %s: mount %s: a tmpfs with a volume", c.ID, m.Target)
+			}
+		case MountVolume:
+			if err := m.Volume.validate(); err != nil {
+				return Errorf(KindInvalid, "container %s: mount %s: %w", c.ID, m.Target, err)
+			}
+		default:
+			return Errorf(KindInvalid, "container %s: mount %s: unknown type %q", c.ID, m.Target, m.Type)
+		}
+	}
+	if u := c.Rootfs.Upper; u != nil {
+		if err := u.validate(); err != nil {
+			return Errorf(KindInvalid, "container %s: writable layer: %w", c.ID, err)
+		}
+	}
+	return nil
+}
+
+func (v *Volume) validate() error {
+	switch {
+	case v == nil:
+		return errors.New("no volume")
+	case len(v.FDs) == 0 || len(v.FDs) > MaxVolumeFiles:
+		return fmt.Errorf("volume %s: %d files, want 1 to %d", v.Name, len(v.FDs), MaxVolumeFiles)
+	case v.Durability != DurabilityHost && v.Durability != DurabilityProcess:
+		return fmt.Errorf("volume %s: unknown durability %q: want %q or %q", v.Name, v.Durability, DurabilityHost, DurabilityProcess)
+	}
+	for _, fd := range v.FDs {
+		if fd < 0 {
+			return fmt.Errorf("volume %s: a file without descriptor", v.Name)
 		}
 	}
 	return nil

@@ -24,7 +24,15 @@ func TestValidateRefusesWhatNoKernelTakes(t *testing.T) {
 		"long working directory": func(c *Container) { c.Process.Cwd = strings.Repeat("/a", 5000) },
 		"zero in it":             func(c *Container) { c.Process.Cwd = "/a\x00b" },
 		"zero in an argument":    func(c *Container) { c.Process.Args = []string{"true", "\x00"} },
-		"long directory":         func(c *Container) { c.Directories = []string{strings.Repeat("/a", 5000)} },
+		"volume without files": func(c *Container) {
+			c.Mounts = []Mount{{Type: MountVolume, Target: "/v", Volume: &Volume{Durability: DurabilityHost}}}
+		},
+		"volume of no durability": func(c *Container) {
+			c.Mounts = []Mount{{Type: MountVolume, Target: "/v", Volume: &Volume{FDs: []FD{5}}}}
+		},
+		"volume without a volume":   func(c *Container) { c.Mounts = []Mount{{Type: MountVolume, Target: "/v"}} },
+		"writable layer of nothing": func(c *Container) { c.Rootfs.Upper = &Volume{} },
+		"long directory":            func(c *Container) { c.Directories = []string{strings.Repeat("/a", 5000)} },
 	} {
 		c := good()
 		spoil(c)
