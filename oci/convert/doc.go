@@ -66,6 +66,8 @@ type Options struct {
 	RootfsSizeBytes int64       `json:"rootfsSizeBytes,omitempty"`
 	Tmpfs           []api.Mount `json:"tmpfs,omitempty"`
 	ShmSizeBytes    int64       `json:"shmSizeBytes,omitempty"`
+	// Volumes are mounted besides Tmpfs, each directory before what is below.
+	Volumes []VolumeMount `json:"volumes,omitempty"`
 
 	MemoryBytes int64        `json:"memoryBytes,omitempty"`
 	CPUMillis   int64        `json:"cpuMillis,omitempty"`
@@ -132,6 +134,10 @@ func Sandbox(in Input) (*api.Sandbox, error) {
 	if err != nil {
 		return nil, err
 	}
+	mounts, err := mounts(o)
+	if err != nil {
+		return nil, err
+	}
 	hostname := o.Hostname
 	if hostname == "" {
 		hostname = in.ID[:min(len(in.ID), shortIDDigits)]
@@ -170,7 +176,7 @@ func Sandbox(in Input) (*api.Sandbox, error) {
 				SizeBytes: o.RootfsSizeBytes,
 				ReadOnly:  o.ReadOnly,
 			},
-			Mounts:       o.Tmpfs,
+			Mounts:       mounts,
 			Directories:  volumes(in.Image),
 			Files:        files(o, hostname),
 			ShmSizeBytes: o.ShmSizeBytes,

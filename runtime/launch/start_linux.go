@@ -40,6 +40,11 @@ type Config struct {
 	Layers []*os.File
 	// Upper takes the rootfs' writes.
 	Upper *os.File
+	// UpperVolume are the files of Spec.Container.Rootfs.Upper, and Volumes
+	// those of Spec.Container.Mounts, parallel to it: nil for a mount that is
+	// no volume. The lowest base comes first.
+	UpperVolume []*os.File
+	Volumes     [][]*os.File
 	// Init is the reaper of --init.
 	Init *os.File
 	// Broker is the sandbox's end of the channel to the network's broker.
@@ -105,6 +110,14 @@ func (d *donation) add(f *os.File) api.FD {
 	return api.FD(firstDonatedFD + len(d.files) - 1)
 }
 
+func (d *donation) addAll(files []*os.File) []api.FD {
+	fds := make([]api.FD, len(files))
+	for i, f := range files {
+		fds[i] = d.add(f)
+	}
+	return fds
+}
+
 // donate writes into cfg.Spec the number that each file will have.
 func donate(cfg *Config, controlEnd *os.File) *donation {
 	d := &donation{}
@@ -118,6 +131,14 @@ func donate(cfg *Config, controlEnd *os.File) *donation {
 		c.Rootfs.Layers[i].FD = d.add(cfg.Layers[i])
 	}
 	c.Rootfs.UpperFD = d.add(cfg.Upper)
+	if c.Rootfs.Upper != nil {
+		c.Rootfs.Upper.FDs = d.addAll(cfg.UpperVolume)
+	}
+	for i := range c.Mounts {
+		if v := c.Mounts[i].Volume; v != nil {
+			v.FDs = d.addAll(cfg.Volumes[i])
+		}
+	}
 	c.InitFD = d.add(cfg.Init)
 	p := &c.Process
 	p.StdinFD = d.add(cfg.Stdin)
