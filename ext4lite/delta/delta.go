@@ -116,17 +116,24 @@ func Create(path, basePath string, o Options) error {
 		}
 		defer f.Close()
 	}
-	err = f.Truncate(dataOffset(h.size) + h.size)
-	for k := range 2 {
-		if err == nil {
-			_, err = f.WriteAt(h.encode(), int64(k)*BlockSize)
-		}
-	}
-	if err != nil {
+	if err := h.begin(f); err != nil {
 		if o.File == nil {
 			os.Remove(path)
 		}
 		return fmt.Errorf("create delta %s: %w", path, err)
+	}
+	return nil
+}
+
+// begin gives a new file its length and its headers.
+func (h *header) begin(f *os.File) error {
+	if err := f.Truncate(dataOffset(h.size) + h.size); err != nil {
+		return err
+	}
+	for k := range 2 {
+		if _, err := f.WriteAt(h.encode(), int64(k)*BlockSize); err != nil {
+			return err
+		}
 	}
 	return nil
 }

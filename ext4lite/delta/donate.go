@@ -7,6 +7,7 @@ package delta
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 
@@ -39,56 +40,92 @@ func OpenChain(path string, access device.Access) (files []*os.File, err error) 
 		if !IsDelta(f) {
 			return files, nil
 		}
-		h, err := readHeader(f)
-		if err != nil {
-			return files, fmt.Errorf("open delta %s: %w", path, err)
-		}
-		if filepath.IsAbs(h.basePath) {
-			path = h.basePath
-		} else {
-			path = filepath.Join(filepath.Dir(path), h.basePath)
+		if path, err = BaseOf(f, path); err != nil {
+			return files, fmt.Errorf("open delta: %w", err)
 		}
 		access = device.ReadOnly
 	}
 }
 
+// BaseOf tells which file the delta at a path was made on. It locks nothing.
+func BaseOf(f io.ReaderAt, path string) (string, error) {
+	h, err := readHeader(f)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", path, err)
+	}
+	if filepath.IsAbs(h.basePath) {
+		return h.basePath, nil
+	}
+	return filepath.Join(filepath.Dir(path), h.basePath), nil
+}
+
 // Donated makes a device of the files that OpenChain gave. The device owns
 // them and closes them, also when this fails.
 func Donated(access device.Access, files ...*os.File) (device.Device, error) {
-	closeAll := func() {
+	d, err := build(access, files)
+	if err != nil {
 		for _, f := range files {
 			f.Close()
 		}
 	}
+	return d, err
+}
+
+// Verify tells whether the files that OpenChain gave make a volume: that bases
+// are those the deltas were made on, and were closed. It reads headers only.
+func Verify(files ...*os.File) error {
+	_, err := build(device.ReadOnly, files)
+	return err
+}
+
+// CreateOn makes a delta in an empty open file, on a base whose files OpenChain
+// gave and which basePath names. All files stay the caller's.
+func CreateOn(f *os.File, basePath string, base ...*os.File) error {
+	if len(base) > MaxDepth {
+		return fmt.Errorf("create delta on %s: more than %d deltas on one another: flatten it: %w", basePath, MaxDepth, errno.ELOOP)
+	}
+	b, err := build(device.ReadOnly, base)
+	if err != nil {
+		return fmt.Errorf("create delta: base: %w", err)
+	}
+	h, err := newHeader(b, basePath, "")
+	if err != nil {
+		return fmt.Errorf("create delta on %s: %w", basePath, err)
+	}
+	if err := h.begin(f); err != nil {
+		return fmt.Errorf("create delta on %s: %w", basePath, err)
+	}
+	return nil
+}
+
+// build makes a device of files that stay the caller's if it fails.
+func build(access device.Access, files []*os.File) (device.Device, error) {
 	if len(files) == 0 || len(files) > MaxDepth+1 {
-		closeAll()
 		return nil, fmt.Errorf("volume of %d files: %w", len(files), errno.EINVAL)
 	}
 	top, rest := files[0], files[1:]
 	if !IsDelta(top) {
 		if len(rest) > 0 {
-			closeAll()
 			return nil, fmt.Errorf("%s is no delta, but comes with a base: %w", top.Name(), errno.EINVAL)
 		}
 		return device.Donated(top, access)
 	}
 	h, err := readHeader(top)
 	if err == nil && h.flags&flagMerging != 0 {
-		err = fmt.Errorf("a commit into its base was cut short: commit again: %w", errno.EBUSY)
+		err = errMerging
 	}
 	if err != nil {
-		closeAll()
 		return nil, fmt.Errorf("open delta %s: %w", top.Name(), err)
 	}
-	base, err := Donated(device.ReadOnly, rest...)
+	base, err := build(device.ReadOnly, rest)
 	if err != nil {
-		top.Close()
 		return nil, fmt.Errorf("base of %s: %w", top.Name(), err)
 	}
 	if err := h.matches(base); err != nil {
-		top.Close()
-		base.Close()
 		return nil, fmt.Errorf("base of %s: %w", top.Name(), err)
 	}
 	return assemble(top, h, base, access)
 }
+
+// errMerging refuses a delta some of whose blocks are in its base already.
+var errMerging = fmt.Errorf("a commit into its base was cut short: commit again: %w", errno.EBUSY)

@@ -90,8 +90,16 @@ type File struct {
 	readonly bool
 }
 
-// OpenFile opens and locks a host file.
+// OpenFile opens and locks a host file. What is neither a file nor a block
+// device is refused before it is opened: the open of a pipe would not return.
 func OpenFile(path string, access Access) (*File, error) {
+	st, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if m := st.Mode(); !m.IsRegular() && m&(os.ModeDevice|os.ModeCharDevice) != os.ModeDevice {
+		return nil, fmt.Errorf("open %s: it is no file: a volume lives in one", path)
+	}
 	flag := os.O_RDWR
 	if access == ReadOnly {
 		flag = os.O_RDONLY
