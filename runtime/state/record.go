@@ -49,6 +49,12 @@ type Record struct {
 	Hostname   string          `json:"hostname,omitempty"`
 	StopSignal int             `json:"stopSignal,omitempty"`
 	AutoRemove bool            `json:"autoRemove,omitempty"`
+	// Log says where the guest's output is kept; nil where nobody keeps it.
+	Log *LogConfig `json:"log,omitempty"`
+	// Detached says that the container has a launcher of its own.
+	Detached bool `json:"detached,omitempty"`
+	// Paused is the amendment's: the guest was told to pause.
+	Paused bool `json:"-"`
 
 	// Ports are the published ports, with the numbers that the host chose.
 	Ports []api.Port `json:"ports,omitempty"`
@@ -57,6 +63,13 @@ type Record struct {
 	// and which isolation layers hold.
 	Phases []control.Phase `json:"phases,omitempty"`
 	Layers []string        `json:"layers,omitempty"`
+}
+
+// LogConfig is how much of a guest's output is kept, in files in the container's
+// directory.
+type LogConfig struct {
+	MaxSizeBytes int64 `json:"maxSizeBytes"`
+	MaxFiles     int   `json:"maxFiles"`
 }
 
 // ProcessID names a process for good: numbers are used again.

@@ -274,10 +274,12 @@ func (s *Store) read(id string) (*Record, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !alive && r.AutoRemove {
+	a := s.amendment(id)
+	a.cover(r)
+	if !alive && r.AutoRemove && r.State != api.StateCreated {
 		return nil, api.Errorf(api.KindNotFound, "No such container: %s", id)
 	}
-	if !alive && r.State != api.StateStopped {
+	if !alive && r.State != api.StateStopped && r.State != api.StateCreated {
 		r.lost()
 	}
 	return r, nil
@@ -322,7 +324,7 @@ func (r *Record) lost() {
 	if r.State == api.StateRunning {
 		r.Exit = &api.ExitStatus{Code: lostExitCode, Signal: 9}
 	}
-	r.State = api.StateStopped
+	r.State, r.Paused = api.StateStopped, false
 	r.Error = launcherDied
 }
 
@@ -365,6 +367,10 @@ func (s *Store) Remove(ref string, damaged bool) error {
 //
 // Preconditions: the store and the container are locked.
 func (s *Store) erase(id, name string) error {
+	// Its name may not be its record's any more.
+	if a := s.amendment(id); a.Name != "" {
+		name = a.Name
+	}
 	err := os.Remove(filepath.Join(s.Dir(id), fileRecord))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return wrapHost(err, "remove container %s: %w", id, err)
@@ -425,7 +431,7 @@ func (s *Store) sweepLocked(id string) bool {
 	}
 	r, err := s.load(id)
 	switch {
-	case err == nil && r.AutoRemove:
+	case err == nil && r.AutoRemove && r.State != api.StateCreated:
 		return s.erase(id, r.Name) == nil
 	case api.KindOf(err) == api.KindNotFound:
 		return s.erase(id, "") == nil
