@@ -60,13 +60,14 @@ func (e *usageError) Unwrap() error { return e.err }
 
 // Main runs the command line and returns the exit code.
 func Main(args []string) int {
-	root := newRootCommand()
+	g := &globals{}
+	root := newRootCommand(g)
 	root.SetArgs(args)
-	return report(root.ExecuteContext(context.Background()))
+	return report(g, root.ExecuteContext(context.Background()))
 }
 
-// report prints an error and returns its exit code.
-func report(err error) int {
+// report prints an error, or tells the caller, and returns its exit code.
+func report(g *globals, err error) int {
 	if err == nil {
 		return 0
 	}
@@ -78,20 +79,22 @@ func report(err error) int {
 			return code
 		}
 	}
-	fmt.Fprintf(os.Stderr, "rungv: %s\n", strings.TrimRight(err.Error(), "\n"))
 	var usage *usageError
-	if errors.As(err, &usage) {
+	if errors.As(err, &usage) && exit == nil {
+		code = exitRunFailure
+	}
+	if g.caller.failed(err, code) {
+		return code
+	}
+	fmt.Fprintf(os.Stderr, "rungv: %s\n", strings.TrimRight(err.Error(), "\n"))
+	if usage != nil {
 		fmt.Fprintf(os.Stderr, "\nRun '%s --help' for more information\n", usage.verb)
-		if exit == nil {
-			code = exitRunFailure
-		}
 	}
 	return code
 }
 
 // newRootCommand makes `rungv`.
-func newRootCommand() *cobra.Command {
-	g := &globals{}
+func newRootCommand(g *globals) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "rungv [OPTIONS] COMMAND [ARG...]",
 		Short: "Run containers in unprivileged, self-locked user-space kernels",

@@ -194,7 +194,7 @@ func TestEveryVerbHasHelp(t *testing.T) {
 			visit(sub)
 		}
 	}
-	visit(newRootCommand())
+	visit(newRootCommand(&globals{}))
 }
 
 func TestVersionAndHelp(t *testing.T) {

@@ -29,6 +29,10 @@ type globals struct {
 	Debug              bool
 	LogPath, LogFormat string
 
+	// CallerFD is --caller-fd; caller is who is there, nil for a person.
+	CallerFD int
+	caller   *caller
+
 	// log takes our own messages and, with --debug, the sandbox's.
 	log *logrus.Logger
 }
@@ -45,12 +49,21 @@ func (g *globals) register(root *cobra.Command) {
 	f.BoolVar(&g.Debug, "debug", false, "Log what the sandbox does")
 	f.StringVar(&g.LogPath, "log", "", "File to append the log to (default standard error)")
 	f.StringVar(&g.LogFormat, "log-format", logText, `Format of the log ("text", "json")`)
+	f.IntVar(&g.CallerFD, "caller-fd", noCaller, "Socket to report events to: for programs that start rungv")
+	_ = f.MarkHidden("caller-fd")
 	_ = root.RegisterFlagCompletionFunc("log-format", cobra.FixedCompletions([]string{logText, logJSON}, cobra.ShellCompDirectiveNoFileComp))
 	_ = root.MarkPersistentFlagDirname("root")
 }
 
 // setup checks the global flags and opens the log.
 func (g *globals) setup() error {
+	if g.CallerFD != noCaller && g.caller == nil {
+		c, err := openCaller(g.CallerFD)
+		if err != nil {
+			return err
+		}
+		g.caller = c
+	}
 	if g.Root != "" {
 		abs, err := filepath.Abs(g.Root)
 		if err != nil {
@@ -121,6 +134,9 @@ func (g *globals) stateRoot() (string, error) {
 
 // warn tells the user about something that does not end the verb.
 func (g *globals) warn(format string, args ...any) {
+	if g.caller.warn(format, args...) {
+		return
+	}
 	if g.LogPath != "" {
 		g.log.Warnf(format, args...)
 		return

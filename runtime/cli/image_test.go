@@ -51,7 +51,7 @@ func newImageBed(t *testing.T) *imageBed {
 // run is `rungv ARGS` with a standard input.
 func (b *imageBed) run(stdin string, args ...string) (stdout string, err error) {
 	b.t.Helper()
-	root := newRootCommand()
+	root := newRootCommand(&globals{})
 	var out, errOut bytes.Buffer
 	root.SetArgs(append([]string{"--root", b.root}, args...))
 	root.SetIn(strings.NewReader(stdin))

@@ -99,6 +99,10 @@ func runContainer(cmd *cobra.Command, g *globals, f *runFlags, args []string) er
 	o.PullDone = show.Close
 	o.Stdin, o.Stdout, o.Stderr = os.Stdin, os.Stdout, os.Stderr
 
+	if g.caller != nil {
+		o.Created, o.Started, o.Gone = g.caller.created, g.caller.started, g.caller.gone
+	}
+
 	exit, err := r.Run(cmd.Context(), *o)
 	if err != nil {
 		code := exit.Code
@@ -107,6 +111,7 @@ func runContainer(cmd *cobra.Command, g *globals, f *runFlags, args []string) er
 		}
 		return &exitError{code: code, err: err}
 	}
+	g.caller.ended(exit)
 	if exit.Code != 0 {
 		return &exitError{code: exit.Code}
 	}

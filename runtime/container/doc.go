@@ -68,6 +68,13 @@ type RunOptions struct {
 	// Stdin is read when Options.Interactive is set.
 	Stdin          *os.File
 	Stdout, Stderr io.Writer
+	// Created, if not nil, is told the id once the container has a record, and
+	// Started once its first process runs.
+	Created func(id string)
+	Started func()
+	// Gone, if not nil, is closed when the program that asked for the run has
+	// ended: the run ends at once, as if it had been killed.
+	Gone <-chan struct{}
 	// SignalProxy sends the signals that this process gets to the guest.
 	SignalProxy bool
 	DetachKeys  []byte

@@ -91,6 +91,7 @@ func (r *Runner) Run(ctx context.Context, o RunOptions) (api.ExitStatus, error) 
 	if err != nil {
 		return api.ExitStatus{}, err
 	}
+	u.watchCaller(ctx, cancel)
 	if err = u.writeCIDFile(); err == nil {
 		err = u.prepare(ctx)
 	}
@@ -290,6 +291,9 @@ func (u *run) supervise(ctx context.Context) (api.ExitStatus, error) {
 	if err != nil {
 		u.warn("%v", err)
 	}
+	if u.o.Started != nil {
+		u.o.Started()
+	}
 	u.signals.running.Store(true)
 	detached := u.streams.Detached()
 	for {
@@ -300,6 +304,9 @@ func (u *run) supervise(ctx context.Context) (api.ExitStatus, error) {
 			if exit, end := u.signal(sig); end {
 				return exit, nil
 			}
+		case <-u.o.Gone:
+			u.process.End(endGrace)
+			return killedExit(), errCallerGone
 		case <-detached:
 			detached = nil
 			u.warn("detach keys: nobody would look after the container: it goes on in the foreground")

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// What rungv tells a program that started it.
+
+package api
+
+// EventType says what an [Event] reports.
+type EventType string
+
+const (
+	// EventHello is the first event of every verb.
+	EventHello EventType = "hello"
+	// EventCreated says that the container has an id and a record.
+	EventCreated EventType = "created"
+	// EventStarted says that the guest's first process runs.
+	EventStarted EventType = "started"
+	// EventWarning is something that went wrong without ending the verb.
+	EventWarning EventType = "warning"
+	// EventEnded says how the guest ended.
+	EventEnded EventType = "ended"
+	// EventFailed says why the verb failed: what a person would have read on
+	// standard error.
+	EventFailed EventType = "failed"
+)
+
+// CallerProtocol is the version of the channel that `rungv --caller-fd` speaks:
+// a connected stream socket on which rungv writes one [Event] a line, as JSON,
+// and reads nothing. The end of what it could read says that the caller has
+// ended, and ends the verb.
+const CallerProtocol = 1
+
+// MaxEventBytes bounds a line of the channel; longer messages are cut.
+const MaxEventBytes = 64 << 10
+
+// Event is one line on the channel to the caller.
+type Event struct {
+	Type EventType `json:"event"`
+	// Protocol is CallerProtocol and Version rungv's own, for EventHello.
+	Protocol int    `json:"protocol,omitempty"`
+	Version  string `json:"version,omitempty"`
+	// Container is the id, for EventCreated.
+	Container string `json:"container,omitempty"`
+	// Exit is how the guest ended, for EventEnded.
+	Exit *ExitStatus `json:"exit,omitempty"`
+	// Kind and Message tell what went wrong, for EventWarning and EventFailed.
+	Kind    Kind   `json:"kind,omitempty"`
+	Message string `json:"message,omitempty"`
+	// Code is the verb's exit code, for EventFailed.
+	Code int `json:"code,omitempty"`
+}

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// The channel to a program that started rungv: see [api.Event]. Such a program
+// learns what became of its container, apart from the guest's own output, and
+// its end is noticed, however it ended.
+
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"unicode/utf8"
+
+	"z.gfire.dev/gvx/runtime/api"
+)
+
+// noCaller is the value of --caller-fd that says that a person started us.
+const noCaller = -1
+
+// caller is the program at the other end. A nil *caller is a person.
+type caller struct {
+	conn net.Conn
+	gone chan struct{}
+	// mu serialises events.
+	mu sync.Mutex
+}
+
+// openCaller takes over the descriptor that --caller-fd names.
+func openCaller(fd int) (*caller, error) {
+	file := os.NewFile(uintptr(fd), "caller")
+	if file == nil {
+		return nil, api.Errorf(api.KindInvalid, "--caller-fd %d: not a descriptor", fd)
+	}
+	conn, err := net.FileConn(file)
+	file.Close()
+	if err != nil {
+		return nil, api.Errorf(api.KindInvalid, "--caller-fd %d: want a connected stream socket: %w", fd, err)
+	}
+	c := &caller{conn: conn, gone: make(chan struct{})}
+	go func() {
+		defer close(c.gone)
+		_, _ = io.Copy(io.Discard, conn)
+	}()
+	c.send(api.Event{Type: api.EventHello, Protocol: api.CallerProtocol, Version: Version})
+	return c, nil
+}
+
+// send writes an event. A caller that has gone is noticed elsewhere.
+func (c *caller) send(e api.Event) {
+	if c == nil {
+		return
+	}
+	if len(e.Message) > api.MaxEventBytes/8 {
+		// In JSON a byte can take six.
+		cut := api.MaxEventBytes / 8
+		for cut > 0 && !utf8.RuneStart(e.Message[cut]) {
+			cut--
+		}
+		e.Message = e.Message[:cut] + "…"
+	}
+	line, err := json.Marshal(e)
+	if err != nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, _ = c.conn.Write(append(line, '\n'))
+}
+
+// created, started and ended report a container's life.
+func (c *caller) created(id string) { c.send(api.Event{Type: api.EventCreated, Container: id}) }
+func (c *caller) started()          { c.send(api.Event{Type: api.EventStarted}) }
+func (c *caller) ended(exit api.ExitStatus) {
+	c.send(api.Event{Type: api.EventEnded, Exit: &exit})
+}
+
+// failed reports a verb's error and says whether there was anybody to hear it.
+func (c *caller) failed(err error, code int) bool {
+	if c == nil {
+		return false
+	}
+	c.send(api.Event{Type: api.EventFailed, Kind: api.KindOf(err), Message: strings.TrimRight(err.Error(), "\n"), Code: code})
+	return true
+}
+
+// warn reports a warning and says whether there was anybody to hear it.
+func (c *caller) warn(format string, args ...any) bool {
+	if c == nil {
+		return false
+	}
+	c.send(api.Event{Type: api.EventWarning, Message: fmt.Sprintf(format, args...)})
+	return true
+}

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// A run on behalf of another program, which may end before it does.
+
+package container
+
+import (
+	"context"
+	"syscall"
+	"time"
+
+	"z.gfire.dev/gvx/runtime/api"
+)
+
+// errCallerGone ends a run that nobody waits for any more.
+var errCallerGone = api.Errorf(api.KindState, "the program that asked for the container has ended")
+
+// watchCaller tells the caller the container's id. Until the guest runs, a
+// caller that ends takes the preparations with it by cancel; from then on
+// [run.supervise] looks after that.
+func (u *run) watchCaller(ctx context.Context, cancel context.CancelFunc) {
+	if u.o.Created != nil {
+		u.o.Created(u.handle.ID())
+	}
+	if u.o.Gone == nil {
+		return
+	}
+	go func() {
+		select {
+		case <-u.o.Gone:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+}
+
+// killedExit is the status of a guest that was killed from outside.
+func killedExit() api.ExitStatus {
+	return api.ExitStatus{Code: exitSignalBase + int(syscall.SIGKILL), Signal: int(syscall.SIGKILL), At: time.Now().UTC()}
+}
