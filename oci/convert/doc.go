@@ -86,9 +86,11 @@ type Options struct {
 	DNSOption []string          `json:"dnsOption,omitempty"`
 	Sysctls   map[string]string `json:"sysctls,omitempty"`
 	// Network is a mode's name; Publish and Egress are for NetworkNAT.
-	Network string           `json:"network,omitempty"`
-	Publish []api.Port       `json:"publish,omitempty"`
-	Egress  []api.EgressRule `json:"egress,omitempty"`
+	Network string `json:"network,omitempty"`
+	// NoPacketWrite keeps packet sockets from sending.
+	NoPacketWrite bool             `json:"noPacketWrite,omitempty"`
+	Publish       []api.Port       `json:"publish,omitempty"`
+	Egress        []api.EgressRule `json:"egress,omitempty"`
 
 	Labels      map[string]string `json:"labels,omitempty"`
 	Annotations map[string]string `json:"annotations,omitempty"`
@@ -149,7 +151,7 @@ func Sandbox(in Input) (*api.Sandbox, error) {
 		Cores:      max(1, min(in.Cores, api.MaxCores)),
 		Hostname:   hostname,
 		Domainname: o.Domainname,
-		Network:    api.Network{Mode: api.NetworkNone, BrokerFD: api.NoFD},
+		Network:    api.Network{Mode: api.NetworkNone, BrokerFD: api.NoFD, NoPacketWrite: o.NoPacketWrite},
 		Resources:  api.Resources{MemoryBytes: o.MemoryBytes, CPUMillis: o.CPUMillis, Pids: o.Pids},
 		Sysctls:    o.Sysctls,
 		ControlFD:  api.NoFD,

@@ -12,6 +12,9 @@ const (
 	EventHello EventType = "hello"
 	// EventCreated says that the container has an id and a record.
 	EventCreated EventType = "created"
+	// EventReady says that all is prepared and that the guest starts when the
+	// caller says so: only with `rungv run --wait-start`.
+	EventReady EventType = "ready"
 	// EventStarted says that the guest's first process runs.
 	EventStarted EventType = "started"
 	// EventWarning is something that went wrong without ending the verb.
@@ -25,9 +28,12 @@ const (
 
 // CallerProtocol is the version of the channel that `rungv --caller-fd` speaks:
 // a connected stream socket on which rungv writes one [Event] a line, as JSON,
-// and reads nothing. The end of what it could read says that the caller has
-// ended, and ends the verb.
+// and reads lines of one word: see [CallerStart]. The end of what it can read says
+// that the caller has ended, and ends the verb.
 const CallerProtocol = 1
+
+// CallerStart is the caller's answer to EventReady: let the guest run.
+const CallerStart = "start"
 
 // MaxEventBytes bounds a line of the channel; longer messages are cut.
 const MaxEventBytes = 64 << 10

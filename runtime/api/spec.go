@@ -83,6 +83,9 @@ type Network struct {
 	// BrokerFD is a connected packet socket to the broker, for NetworkNAT:
 	// see package netwire. NoFD otherwise.
 	BrokerFD FD `json:"brokerFD"`
+	// NoPacketWrite keeps the guest's packet sockets from sending: what they
+	// send passes no filter of the guest's own.
+	NoPacketWrite bool `json:"noPacketWrite,omitempty"`
 }
 
 // Resources are the limits that the sandbox enforces on its guests. Zero means

@@ -34,6 +34,8 @@ import (
 type stackMaker struct {
 	clock tcpip.Clock
 	ids   uniqueid.Provider
+	// packetWrite lets packet sockets send.
+	packetWrite bool
 }
 
 // newRootNetworkNamespace makes the guest's first network namespace: a
@@ -48,7 +50,7 @@ func (sb *sandbox) newRootNetworkNamespace(clock tcpip.Clock, userns *auth.UserN
 			return nil, err
 		}
 	}
-	m := &stackMaker{clock: clock, ids: ids}
+	m := &stackMaker{clock: clock, ids: ids, packetWrite: !sb.spec.Network.NoPacketWrite}
 	s, err := m.CreateStack()
 	if err != nil {
 		return nil, err
@@ -71,7 +73,7 @@ func (m *stackMaker) CreateStack() (inet.Stack, error) {
 		HandleLocal:        true,
 		// Raw and packet sockets are guarded by the guest's own CAP_NET_RAW.
 		RawFactory:               raw.EndpointFactory{},
-		AllowPacketEndpointWrite: true,
+		AllowPacketEndpointWrite: m.packetWrite,
 		DefaultIPTables:          netfilter.DefaultLinuxTables,
 	})
 	s.SetNFTables(nftables.NewNFTables(s, s.Clock(), s.SecureRNG()))
@@ -144,16 +146,18 @@ func init() { state.Register((*stackMaker)(nil)) }
 func (*stackMaker) StateTypeName() string { return "gvx/boot.stackMaker" }
 
 // StateFields implements state.Type.
-func (*stackMaker) StateFields() []string { return []string{"clock", "ids"} }
+func (*stackMaker) StateFields() []string { return []string{"clock", "ids", "packetWrite"} }
 
 // StateSave implements state.SaverLoader.
 func (m *stackMaker) StateSave(s state.Sink) {
 	s.Save(0, &m.clock)
 	s.Save(1, &m.ids)
+	s.Save(2, &m.packetWrite)
 }
 
 // StateLoad implements state.SaverLoader.
 func (m *stackMaker) StateLoad(_ gocontext.Context, s state.Source) {
 	s.Load(0, &m.clock)
 	s.Load(1, &m.ids)
+	s.Load(2, &m.packetWrite)
 }

@@ -7,9 +7,9 @@
 package cli
 
 import (
+	"bufio"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"strings"
@@ -25,7 +25,9 @@ const noCaller = -1
 // caller is the program at the other end. A nil *caller is a person.
 type caller struct {
 	conn net.Conn
-	gone chan struct{}
+	// gone is closed when the caller has ended, start when it wants the guest
+	// to run.
+	gone, start chan struct{}
 	// mu serialises events.
 	mu sync.Mutex
 }
@@ -41,13 +43,23 @@ func openCaller(fd int) (*caller, error) {
 	if err != nil {
 		return nil, api.Errorf(api.KindInvalid, "--caller-fd %d: want a connected stream socket: %w", fd, err)
 	}
-	c := &caller{conn: conn, gone: make(chan struct{})}
-	go func() {
-		defer close(c.gone)
-		_, _ = io.Copy(io.Discard, conn)
-	}()
+	c := &caller{conn: conn, gone: make(chan struct{}), start: make(chan struct{})}
+	go c.listen()
 	c.send(api.Event{Type: api.EventHello, Protocol: api.CallerProtocol, Version: Version})
 	return c, nil
+}
+
+// listen reads the caller's words until there can be no more.
+func (c *caller) listen() {
+	defer close(c.gone)
+	started := false
+	lines := bufio.NewScanner(c.conn)
+	for lines.Scan() {
+		if lines.Text() == api.CallerStart && !started {
+			started = true
+			close(c.start)
+		}
+	}
 }
 
 // send writes an event. A caller that has gone is noticed elsewhere.
@@ -72,8 +84,9 @@ func (c *caller) send(e api.Event) {
 	_, _ = c.conn.Write(append(line, '\n'))
 }
 
-// created, started and ended report a container's life.
+// created, ready, started and ended report a container's life.
 func (c *caller) created(id string) { c.send(api.Event{Type: api.EventCreated, Container: id}) }
+func (c *caller) ready()            { c.send(api.Event{Type: api.EventReady}) }
 func (c *caller) started()          { c.send(api.Event{Type: api.EventStarted}) }
 func (c *caller) ended(exit api.ExitStatus) {
 	c.send(api.Event{Type: api.EventEnded, Exit: &exit})

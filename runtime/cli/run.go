@@ -101,6 +101,9 @@ func runContainer(cmd *cobra.Command, g *globals, f *runFlags, args []string) er
 
 	if g.caller != nil {
 		o.Created, o.Started, o.Gone = g.caller.created, g.caller.started, g.caller.gone
+		if f.waitStart {
+			o.Ready, o.Start = g.caller.ready, g.caller.start
+		}
 	}
 
 	exit, err := r.Run(cmd.Context(), *o)

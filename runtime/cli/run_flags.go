@@ -19,6 +19,7 @@ import (
 // runFlags hold the flags of `rungv run` as they were given.
 type runFlags struct {
 	interactive, tty, remove, init, readOnly, privileged, quiet, sigProxy bool
+	waitStart, packetWrite                                                bool
 
 	name, workdir, user, hostname, domainname, cidFile, detachKeys string
 	pull, platform, progress, stopSignal, network                  string
@@ -92,6 +93,10 @@ func (f *runFlags) register(cmd *cobra.Command) {
 	fl.StringArrayVar(&f.labelFiles, "label-file", nil, "Read in a line delimited file of labels")
 	fl.StringArrayVar(&f.annotations, "annotation", nil, "Add an annotation to the container")
 
+	fl.BoolVar(&f.packetWrite, "packet-socket-write", true, "Let packet sockets send: what the container's CAP_NET_RAW is worth")
+	fl.BoolVar(&f.waitStart, "wait-start", false, "Start the container when the program behind --caller-fd says so")
+	_ = fl.MarkHidden("wait-start")
+
 	complete := func(flag string, values ...string) {
 		_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 	}
@@ -107,6 +112,7 @@ func (f *runFlags) convert(o *convert.Options) error {
 	o.Hostname, o.Domainname = f.hostname, f.domainname
 	o.Entrypoint, o.SetEntrypoint = f.entrypoint.value, f.entrypoint.set
 	o.ReadOnly, o.Privileged = f.readOnly, f.privileged
+	o.NoPacketWrite = !f.packetWrite
 	o.MemoryBytes, o.ShmSizeBytes, o.RootfsSizeBytes = int64(f.memory), int64(f.shmSize), int64(f.rootfsSize)
 	o.CPUMillis, o.Pids = int64(f.cpus), max(f.pids, 0)
 	o.CapAdd, o.CapDrop = f.capAdd, f.capDrop

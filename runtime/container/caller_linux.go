@@ -6,6 +6,7 @@ package container
 
 import (
 	"context"
+	"fmt"
 	"syscall"
 	"time"
 
@@ -32,6 +33,21 @@ func (u *run) watchCaller(ctx context.Context, cancel context.CancelFunc) {
 		case <-ctx.Done():
 		}
 	}()
+}
+
+// awaitStart holds a prepared run back until its caller wants the guest to run.
+func (u *run) awaitStart(ctx context.Context) error {
+	if u.o.Start == nil {
+		return nil
+	}
+	u.o.Ready()
+	select {
+	case <-u.o.Start:
+		u.began = monotonicNanos()
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("wait for the word to start: %w", ctx.Err())
+	}
 }
 
 // killedExit is the status of a guest that was killed from outside.

@@ -68,6 +68,10 @@ type RunOptions struct {
 	// Stdin is read when Options.Interactive is set.
 	Stdin          *os.File
 	Stdout, Stderr io.Writer
+	// Ready and Start, if not nil, hold the guest back: Ready is called when all
+	// is prepared, and the guest runs once Start is closed.
+	Ready func()
+	Start <-chan struct{}
 	// Created, if not nil, is told the id once the container has a record, and
 	// Started once its first process runs.
 	Created func(id string)

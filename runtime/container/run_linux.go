@@ -136,6 +136,9 @@ func (u *run) prepare(ctx context.Context) error {
 	if spec.LogLevel == "" {
 		spec.LogLevel = "warning"
 	}
+	if err := u.awaitStart(ctx); err != nil {
+		return err
+	}
 	if err := u.start(spec); err != nil {
 		return err
 	}
