@@ -78,9 +78,10 @@ func Verify(files ...*os.File) error {
 	return err
 }
 
-// CreateOn makes a delta in an empty open file, on a base whose files OpenChain
-// gave and which basePath names. All files stay the caller's.
-func CreateOn(f *os.File, basePath string, base ...*os.File) error {
+// CreateOn makes a delta in an empty open file that has the name path or will
+// have it, "" for none, on a base whose files OpenChain gave and which basePath
+// names. All files stay the caller's.
+func CreateOn(f *os.File, path, basePath string, base ...*os.File) error {
 	if len(base) > MaxDepth {
 		return fmt.Errorf("create delta on %s: more than %d deltas on one another: flatten it: %w", basePath, MaxDepth, errno.ELOOP)
 	}
@@ -88,7 +89,7 @@ func CreateOn(f *os.File, basePath string, base ...*os.File) error {
 	if err != nil {
 		return fmt.Errorf("create delta: base: %w", err)
 	}
-	h, err := newHeader(b, basePath, "")
+	h, err := newHeader(b, basePath, path)
 	if err != nil {
 		return fmt.Errorf("create delta on %s: %w", basePath, err)
 	}

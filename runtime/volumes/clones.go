@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Clones that are kept: making them, and remembering who is the base of whom.
+
+package volumes
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"z.gfire.dev/gvx/ext4lite/delta"
+	"z.gfire.dev/gvx/ext4lite/device"
+	"z.gfire.dev/gvx/oci/convert"
+)
+
+const (
+	dirClones = "clones"
+	// maxClonePath bounds the note of a clone: a path.
+	maxClonePath = 4096
+	// maxScan bounds how many files of a directory are looked at for clones.
+	maxScan = 10_000
+	// keyBytes of a path's hash name its note.
+	keyBytes = 16
+)
+
+// CloneDelta makes a clone of a volume in a file of its own, which must not
+// exist. It takes the same time whatever the volume's size.
+func (s *Store) CloneDelta(base, clone Ref) error {
+	if clone.Name != "" {
+		if _, err := s.make(); err != nil {
+			return err
+		}
+	}
+	files, err := s.openChain(base, device.ReadOnly)
+	if err != nil {
+		return s.volumeError("clone volume", base, err)
+	}
+	defer closeAll(files)
+	// Remembered first: a note without a clone is forgotten when it is read.
+	s.remember(base.Path, clone.Path)
+	err = newFile(clone.Path, false, func(f *os.File) error { return delta.CreateOn(f, clone.Path, base.Path, files...) })
+	switch {
+	case errors.Is(err, fs.ErrExist):
+		return hostError("clone volume "+base.String(), err)
+	case errors.Is(err, fs.ErrNotExist):
+		return hostError("clone volume "+base.String()+": a directory is missing", err)
+	}
+	return s.volumeError("clone volume", base, err)
+}
+
+// remember notes a clone, so that its base is not changed. A store that cannot
+// be written, or whose disk is full, goes without.
+func (s *Store) remember(base, clone string) {
+	dir, err := s.make(dirClones, pathKey(base))
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, pathKey(clone)), []byte(clone), 0o600)
+	}
+	if err != nil {
+		s.warn("remember that %s is a clone of %s: %v: nothing will stop a change of its base", clone, base, err)
+	}
+}
+
+// pathKey is the name of a path's note: of the place that it leads to.
+func pathKey(path string) string {
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		path = real
+	} else if dir, err := filepath.EvalSymlinks(filepath.Dir(path)); err == nil {
+		path = filepath.Join(dir, filepath.Base(path))
+	}
+	sum := sha256.Sum256([]byte(path))
+	return hex.EncodeToString(sum[:keyBytes])
+}
+
+// rememberedClones lists the good clones that this store knows of. Notes about
+// clones that are gone are removed.
+func (s *Store) rememberedClones(base string) []string {
+	dir := filepath.Join(s.root, dirClones)
+	if isMissing(dir) {
+		return nil
+	}
+	dir = filepath.Join(dir, pathKey(base))
+	notes, err := os.ReadDir(dir)
+	if err != nil {
+		return nil
+	}
+	var clones []string
+	for _, n := range notes {
+		note := filepath.Join(dir, n.Name())
+		fi, err := os.Stat(note)
+		if err != nil || fi.Size() > maxClonePath {
+			continue
+		}
+		path, err := os.ReadFile(note)
+		if err != nil {
+			continue
+		}
+		if isCloneOf(string(path), base) {
+			clones = append(clones, string(path))
+		} else {
+			os.Remove(note)
+		}
+	}
+	if len(clones) == 0 {
+		os.Remove(dir)
+	}
+	return clones
+}
+
+// Clones lists the good clones of a volume: those that this store knows of, and
+// those beside the base and in the store.
+func (s *Store) Clones(base string) []string {
+	found := s.rememberedClones(base)
+	for _, dir := range []string{filepath.Dir(base), s.root} {
+		d, err := os.Open(dir)
+		if err != nil {
+			continue
+		}
+		names, _ := d.Readdirnames(maxScan)
+		d.Close()
+		for _, n := range names {
+			path := filepath.Join(dir, n)
+			if (strings.HasSuffix(n, convert.VolumeExt) || strings.HasSuffix(n, convert.DeltaExt)) && path != base && isCloneOf(path, base) {
+				found = append(found, path)
+			}
+		}
+	}
+	slices.Sort(found)
+	return slices.Compact(found)
+}
+
+// isCloneOf says whether a file is a clone of a base that did not change since.
+func isCloneOf(path, base string) bool {
+	if fi, err := os.Stat(path); err != nil || !fi.Mode().IsRegular() {
+		return false
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	if !delta.IsDelta(f) {
+		return false
+	}
+	below, err := delta.BaseOf(f, path)
+	if err != nil {
+		return false
+	}
+	a, errA := os.Stat(below)
+	b, errB := os.Stat(base)
+	if errA != nil || errB != nil || !os.SameFile(a, b) {
+		return false
+	}
+	files, err := peek(path)
+	defer closeAll(files)
+	return err == nil && delta.Verify(files...) == nil
+}
+
+// peek opens a volume's files, its own first, without locks: to look at headers.
+func peek(path string) (files []*os.File, err error) {
+	for range delta.MaxDepth + 1 {
+		fi, err := os.Stat(path)
+		if err != nil {
+			return files, err
+		}
+		if m := fi.Mode(); !m.IsRegular() && m&(os.ModeDevice|os.ModeCharDevice) != os.ModeDevice {
+			return files, &os.PathError{Op: "open", Path: path, Err: errNoFile}
+		}
+		f, err := os.Open(path)
+		if err != nil {
+			return files, err
+		}
+		files = append(files, f)
+		if !delta.IsDelta(f) {
+			return files, nil
+		}
+		if path, err = delta.BaseOf(f, path); err != nil {
+			return files, err
+		}
+	}
+	return files, nil
+}
+
+var errNoFile = errors.New("it is no file: a volume lives in one")

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// New files, which appear under their name whole or not at all.
+
+package volumes
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"z.gfire.dev/gvx/ext4lite/device"
+)
+
+// tempPrefix begins the names of files that are being made where a file cannot
+// be made without one.
+const tempPrefix = ".gvx-new-"
+
+// unlinkedByName is for file systems that cannot make a file without a name.
+func unlinkedByName(dir string) (*os.File, error) {
+	f, err := os.CreateTemp(dir, tempPrefix+"*")
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Remove(f.Name()); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// newFile makes a file by fill and gives it its name, which nothing may have:
+// fs.ErrExist otherwise. With durable it is on the disk before it has the name.
+func newFile(path string, durable bool, fill func(*os.File) error) error {
+	dir := filepath.Dir(path)
+	if _, err := os.Lstat(path); err == nil {
+		return &os.PathError{Op: "make", Path: path, Err: os.ErrExist}
+	}
+	if !canLink(dir) {
+		return newNamed(path, durable, fill)
+	}
+	f, err := unlinked(dir, path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := finishFile(f, durable, fill); err != nil {
+		return err
+	}
+	return link(f, path)
+}
+
+// newNamed is newFile with a name from the start.
+func newNamed(path string, durable bool, fill func(*os.File) error) error {
+	f, err := os.CreateTemp(filepath.Dir(path), tempPrefix+"*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	defer f.Close()
+	if err := finishFile(f, durable, fill); err != nil {
+		return err
+	}
+	// Not renamed: that would replace a file made meanwhile.
+	if err := os.Link(f.Name(), path); err == nil || errors.Is(err, os.ErrExist) {
+		return err
+	}
+	// There are no hard links here.
+	f.Close()
+	return os.Rename(f.Name(), path)
+}
+
+func finishFile(f *os.File, durable bool, fill func(*os.File) error) error {
+	if err := fill(f); err != nil {
+		return err
+	}
+	if durable {
+		if err := device.Datasync(f); err != nil {
+			return fmt.Errorf("write %s to disk: %w", f.Name(), err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Writable layers: volumes that go with their sandbox, at the cost of a few
+// system calls.
+//
+// Making a volume takes milliseconds, so an empty one of each size is made once
+// and kept. A writable layer is a delta on it, in a file without a name.
+
+package volumes
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"z.gfire.dev/gvx/ext4lite"
+	"z.gfire.dev/gvx/ext4lite/delta"
+	"z.gfire.dev/gvx/ext4lite/device"
+	"z.gfire.dev/gvx/oci/convert"
+)
+
+const (
+	dirEmpty = "empty"
+	// minUpperBytes is what a volume needs for itself.
+	minUpperBytes = 8 << 20
+)
+
+// OpenUpper makes an empty volume that has no name, of a size or of the default
+// one. Its files are the empty volume it is a clone of, and its own.
+func (s *Store) OpenUpper(sizeBytes int64) ([]*os.File, error) {
+	if sizeBytes == 0 {
+		sizeBytes = DefaultSizeBytes
+	}
+	// Whole blocks: the file's length is the volume's.
+	sizeBytes = max(sizeBytes-sizeBytes%delta.BlockSize, minUpperBytes)
+	template := Ref{Path: filepath.Join(s.root, dirEmpty, strconv.FormatInt(sizeBytes, 10)+convert.VolumeExt)}
+	files, err := s.cloneEmpty(template)
+	if err == nil {
+		return files, nil
+	}
+	if !isMissing(template.Path) {
+		if !isDamaged(template.Path) {
+			return nil, s.volumeError("make a writable layer from", template, err)
+		}
+		// Sandboxes that have it keep it.
+		if err := os.Remove(template.Path); err != nil {
+			return nil, hostError("replace the damaged empty volume", err)
+		}
+	}
+	if err := s.makeEmpty(template, sizeBytes); err != nil {
+		return nil, err
+	}
+	if files, err = s.cloneEmpty(template); err != nil {
+		return nil, s.volumeError("make a writable layer from", template, err)
+	}
+	return files, nil
+}
+
+// cloneEmpty makes a delta on the empty volume.
+func (s *Store) cloneEmpty(template Ref) ([]*os.File, error) {
+	base, err := device.OpenFile(template.Path, device.ReadOnly)
+	if err != nil {
+		return nil, err
+	}
+	f, err := unlinked(filepath.Dir(template.Path), "writable layer")
+	if err != nil {
+		base.Close()
+		return nil, err
+	}
+	if err := delta.CreateOn(f, "", template.Path, base.Host()); err != nil {
+		base.Close()
+		f.Close()
+		return nil, err
+	}
+	return []*os.File{base.Host(), f}, nil
+}
+
+// isDamaged tells a file that is no volume.
+func isDamaged(path string) bool {
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	_, err = ext4lite.Probe(f)
+	return err != nil
+}
+
+// makeEmpty makes the empty volume of a size. Several may try at once.
+func (s *Store) makeEmpty(template Ref, sizeBytes int64) error {
+	if _, err := s.make(dirEmpty); err != nil {
+		return err
+	}
+	err := newFile(template.Path, true, func(f *os.File) error {
+		if err := format(f, CreateOptions{SizeBytes: sizeBytes}); err != nil {
+			return err
+		}
+		return f.Chmod(0o400)
+	})
+	if err != nil && !os.IsExist(err) {
+		return s.volumeError("make the empty volume for writable layers", template, fmt.Errorf("%d bytes: %w", sizeBytes, err))
+	}
+	return nil
+}
