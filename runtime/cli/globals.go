@@ -107,6 +107,9 @@ func (g *globals) runner(withImages bool) (*container.Runner, error) {
 	if !withImages {
 		return r, nil
 	}
+	if r.Volumes, err = openVolumes(g, r); err != nil {
+		return nil, err
+	}
 	if r.Images, err = openImages(g); err != nil {
 		return nil, err
 	}

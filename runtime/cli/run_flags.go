@@ -32,6 +32,7 @@ type runFlags struct {
 	env, envFiles, labels, labelFiles, annotations, tmpfs, ulimits []string
 	capAdd, capDrop, groupAdd, securityOpts, addHosts              []string
 	dns, dnsSearch, dnsOptions, sysctls, publish, egress           []string
+	volumes, mounts                                                []string
 }
 
 func (f *runFlags) register(cmd *cobra.Command) {
@@ -66,6 +67,8 @@ func (f *runFlags) register(cmd *cobra.Command) {
 	fl.BoolVar(&f.readOnly, "read-only", false, "Mount the container's root filesystem as read only")
 	fl.Var(&f.rootfsSize, "rootfs-size", "Limit of what the container may write to its root filesystem")
 	fl.StringArrayVar(&f.tmpfs, "tmpfs", nil, "Mount a tmpfs directory")
+	fl.StringArrayVarP(&f.volumes, "volume", "v", nil, "Mount a volume: [NAME|FILE.ext4:]DIR[:ro]")
+	fl.StringArrayVar(&f.mounts, "mount", nil, "Attach a volume or tmpfs to the container: type=volume,src=NAME|FILE,dst=DIR[,readonly][,size=64g][,clone=ephemeral|FILE.delta][,durability=host|process][,uid=,gid=]")
 	fl.Var(&f.shmSize, "shm-size", "Size of /dev/shm (default 64MiB)")
 
 	fl.VarP(&f.memory, "memory", "m", "Memory limit")
@@ -101,6 +104,7 @@ func (f *runFlags) register(cmd *cobra.Command) {
 		_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 	}
 	complete("pull", "always", "missing", "never")
+	complete("mount", mountTypes...)
 	complete("progress", progressAuto, progressPlain, progressNone, progressJSON)
 	complete("network", string(api.NetworkNAT), string(api.NetworkNone))
 }
@@ -142,12 +146,8 @@ func (f *runFlags) convert(o *convert.Options) error {
 
 // lists parses the flags that may be given more than once.
 func (f *runFlags) lists(o *convert.Options) error {
-	for _, s := range f.tmpfs {
-		m, err := convert.ParseTmpfs(s)
-		if err != nil {
-			return err
-		}
-		o.Tmpfs = append(o.Tmpfs, m)
+	if err := f.mount(o); err != nil {
+		return err
 	}
 	for _, s := range f.ulimits {
 		l, err := convert.ParseUlimit(s)

@@ -32,6 +32,7 @@ import (
 	"z.gfire.dev/gvx/oci/convert"
 	"z.gfire.dev/gvx/runtime/images"
 	"z.gfire.dev/gvx/runtime/state"
+	"z.gfire.dev/gvx/runtime/volumes"
 )
 
 // Runner runs containers. Its fields are set once, before the first call.
@@ -40,6 +41,10 @@ type Runner struct {
 	Images *images.Store
 	// UpperDir is where what guests write is kept, in unlinked files.
 	UpperDir string
+	// Volumes are the volumes that a run may mount. UpperVolume keeps what
+	// guests write to their root in one of them, in place of UpperDir.
+	Volumes     *volumes.Store
+	UpperVolume bool
 	// Log, if not nil, takes the sandbox's log as it comes, and LogLevel says
 	// how much of it there is ("warning" if empty).
 	Log      io.Writer

@@ -28,6 +28,7 @@ import (
 	"z.gfire.dev/gvx/runtime/lockdown"
 	"z.gfire.dev/gvx/runtime/state"
 	"z.gfire.dev/gvx/runtime/usernet"
+	"z.gfire.dev/gvx/runtime/volumes"
 )
 
 const (
@@ -68,7 +69,9 @@ type run struct {
 	group *hostcgroup.Group
 	// broker is nil without a network.
 	broker *usernet.Broker
-	began  int64
+	// volumes are open until the sandbox has ended.
+	volumes []*volumes.Opened
+	began   int64
 }
 
 // Run runs a container in the foreground and returns how it ended. An error
@@ -100,12 +103,16 @@ func (r *Runner) Run(ctx context.Context, o RunOptions) (api.ExitStatus, error) 
 		return u.neverExisted(err)
 	}
 	exit, err := u.supervise(ctx)
+	u.closeVolumes() // Before anybody hears that the container has ended.
 	return exit, u.finish(exit, err)
 }
 
 // prepare does everything up to the start of the sandbox process.
 func (u *run) prepare(ctx context.Context) error {
 	if err := u.openNetwork(); err != nil {
+		return err
+	}
+	if err := u.openVolumes(); err != nil {
 		return err
 	}
 	img, err := u.Images.Pull(ctx, u.o.Image, u.o.Pull)
@@ -153,11 +160,11 @@ func (u *run) prepare(ctx context.Context) error {
 // start makes what is donated besides the layers, and starts the process.
 func (u *run) start(spec *api.Sandbox) error {
 	cfg := &launch.Config{Spec: spec, Layers: u.pin.Layers()}
-	var err error
-	if cfg.Upper, err = openUpper(u.UpperDir); err != nil {
+	closeUpper, err := u.addVolumes(cfg)
+	if err != nil {
 		return err
 	}
-	defer cfg.Upper.Close()
+	defer closeUpper()
 	if cfg.Listen, err = listenControl(u.handle.Dir()); err != nil {
 		return err
 	}
@@ -245,6 +252,7 @@ func (u *run) release() {
 		u.pin.Close()
 	}
 	u.closeNetwork()
+	u.closeVolumes()
 	u.group.Remove()
 }
 

@@ -59,6 +59,9 @@ type Record struct {
 	// Ports are the published ports, with the numbers that the host chose.
 	Ports []api.Port `json:"ports,omitempty"`
 
+	// Mounts are the volumes that are open for it.
+	Mounts []Mount `json:"mounts,omitempty"`
+
 	// Phases and Layers are the sandbox's boot report: when it reached what,
 	// and which isolation layers hold.
 	Phases []control.Phase `json:"phases,omitempty"`

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// A run's volumes: opened and locked before anything is downloaded, donated to
+// the sandbox, and let go of when it has ended.
+
+package container
+
+import (
+	"os"
+
+	"z.gfire.dev/gvx/runtime/api"
+	"z.gfire.dev/gvx/runtime/launch"
+	"z.gfire.dev/gvx/runtime/state"
+	"z.gfire.dev/gvx/runtime/volumes"
+)
+
+// upperName is what messages call a writable layer.
+const upperName = "writable layer"
+
+// openVolumes opens what the user asked to be mounted, and notes it in the
+// record: that is where others find who holds a volume.
+func (u *run) openVolumes() error {
+	if len(u.o.Volumes) == 0 {
+		return nil
+	}
+	mounts := make([]state.Mount, 0, len(u.o.Volumes))
+	for i := range u.o.Volumes {
+		v := &u.o.Volumes[i]
+		o, err := u.Runner.Volumes.Open(v)
+		if err != nil {
+			return err
+		}
+		u.volumes = append(u.volumes, o)
+		mounts = append(mounts, state.Mount{
+			Name: o.Name, Source: o.Path, Files: o.Paths, Target: v.Target, ReadOnly: v.ReadOnly, Clone: v.Clone != "",
+		})
+	}
+	return u.handle.Update(func(rec *state.Record) error {
+		rec.Mounts = mounts
+		return nil
+	})
+}
+
+// addVolumes adds the files of volumes and of the writable layer to what is
+// donated. done closes those that only the sandbox needs.
+func (u *run) addVolumes(cfg *launch.Config) (done func(), err error) {
+	c := &cfg.Spec.Container
+	cfg.Volumes = make([][]*os.File, len(c.Mounts))
+	for i := range c.Mounts {
+		for k := range u.o.Volumes {
+			if m := &c.Mounts[i]; m.Volume != nil && m.Target == u.o.Volumes[k].Target {
+				cfg.Volumes[i], m.Volume.Name = u.volumes[k].Files, u.volumes[k].Title()
+			}
+		}
+	}
+	if !u.UpperVolume {
+		if cfg.Upper, err = openUpper(u.UpperDir); err != nil {
+			return nil, err
+		}
+		return func() { cfg.Upper.Close() }, nil
+	}
+	files, err := u.Runner.Volumes.OpenUpper(c.Rootfs.SizeBytes)
+	if err != nil {
+		return nil, err
+	}
+	cfg.UpperVolume = files
+	c.Rootfs.Upper = &api.Volume{Durability: api.DurabilityProcess, Name: upperName}
+	return (&volumes.Opened{Files: files}).Close, nil
+}
+
+// closeVolumes closes the launcher's copies; it may be called again.
+func (u *run) closeVolumes() {
+	for _, o := range u.volumes {
+		o.Close()
+	}
+	u.volumes = nil
+}
