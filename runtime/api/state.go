@@ -35,7 +35,8 @@ const (
 	KindCommandNotFound Kind = "command-not-found"
 	// KindCommandNotExecutable is a guest command that cannot run: exit code 126.
 	KindCommandNotExecutable Kind = "command-not-executable"
-	// KindImage is a broken, hostile or unsupported image.
+	// KindImage is a broken, hostile or unsupported image, or one to be run that
+	// does not exist.
 	KindImage Kind = "image"
 	// KindLimit is a named limit that was reached.
 	KindLimit Kind = "limit"

@@ -122,6 +122,38 @@ func readKeyFile(what, path string) ([]string, error) {
 	return lines, scanner.Err()
 }
 
+// readEnvZero returns the NAME=value entries of a file, each ended by a zero
+// byte as in /proc/PID/environ: any value, with no word on a command line. An
+// empty path is no file.
+func readEnvZero(path string) ([]string, error) {
+	if path == "" {
+		return nil, nil
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, api.Errorf(api.KindInvalid, "environment: %w", err)
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxKeyFileBytes+1))
+	if err != nil {
+		return nil, api.Errorf(api.KindInvalid, "environment: %w", err)
+	}
+	if len(data) > maxKeyFileBytes {
+		return nil, api.Errorf(api.KindLimit, "environment %s: longer than %d bytes", path, maxKeyFileBytes)
+	}
+	var env []string
+	for entry := range strings.SplitSeq(strings.TrimSuffix(string(data), "\x00"), "\x00") {
+		if entry == "" && len(data) == 0 {
+			break
+		}
+		if i := strings.IndexByte(entry, '='); i < 1 {
+			return nil, api.Errorf(api.KindInvalid, "environment %s: %q: want NAME=VALUE", path, entry)
+		}
+		env = append(env, entry)
+	}
+	return env, nil
+}
+
 func parseInt(s string) (int, error) {
 	n, err := strconv.Atoi(s)
 	if err != nil {

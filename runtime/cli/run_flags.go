@@ -21,13 +21,13 @@ type runFlags struct {
 	interactive, tty, remove, init, readOnly, privileged, quiet, sigProxy bool
 	waitStart, packetWrite                                                bool
 
-	name, workdir, user, hostname, domainname, cidFile, detachKeys string
-	pull, platform, progress, stopSignal, network                  string
-	entrypoint                                                     optionalString
-	memory, shmSize, rootfsSize                                    bytesFlag
-	cpus                                                           cpusFlag
-	pids                                                           int64
-	stopTimeout                                                    optionalInt
+	name, envZero, workdir, user, hostname, domainname, cidFile, detachKeys string
+	pull, platform, progress, stopSignal, network                           string
+	entrypoint                                                              optionalString
+	memory, shmSize, rootfsSize                                             bytesFlag
+	cpus                                                                    cpusFlag
+	pids                                                                    int64
+	stopTimeout                                                             optionalInt
 
 	env, envFiles, labels, labelFiles, annotations, tmpfs, ulimits []string
 	capAdd, capDrop, groupAdd, securityOpts, addHosts              []string
@@ -52,6 +52,8 @@ func (f *runFlags) register(cmd *cobra.Command) {
 
 	fl.StringArrayVarP(&f.env, "env", "e", nil, "Set environment variables")
 	fl.StringArrayVar(&f.envFiles, "env-file", nil, "Read in a file of environment variables")
+	fl.StringVar(&f.envZero, "env-zero-file", "", "File of environment variables, each ended by a zero byte: for programs that start rungv")
+	_ = fl.MarkHidden("env-zero-file")
 	fl.StringVarP(&f.workdir, "workdir", "w", "", "Working directory inside the container")
 	fl.StringVarP(&f.user, "user", "u", "", "Username or UID (format: <name|uid>[:<group|gid>])")
 	fl.StringArrayVar(&f.groupAdd, "group-add", nil, "Add additional groups to join")
@@ -186,6 +188,11 @@ func (f *runFlags) pairs(o *convert.Options) error {
 	if o.Env, err = readEnv(f.envFiles, f.env); err != nil {
 		return err
 	}
+	zero, err := readEnvZero(f.envZero)
+	if err != nil {
+		return err
+	}
+	o.Env = append(o.Env, zero...)
 	if o.Labels, err = readLabels(f.labelFiles, f.labels); err != nil {
 		return err
 	}

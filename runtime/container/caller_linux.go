@@ -54,3 +54,12 @@ func (u *run) awaitStart(ctx context.Context) error {
 func killedExit() api.ExitStatus {
 	return api.ExitStatus{Code: exitSignalBase + int(syscall.SIGKILL), Signal: int(syscall.SIGKILL), At: time.Now().UTC()}
 }
+
+// imageError tells an image that does not exist from other things that do not:
+// programs that start rungv want to know.
+func imageError(err error) error {
+	if api.KindOf(err) == api.KindNotFound {
+		return api.Errorf(api.KindImage, "%w", err)
+	}
+	return err
+}

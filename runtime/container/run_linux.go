@@ -120,7 +120,7 @@ func (u *run) prepare(ctx context.Context) error {
 		u.o.PullDone()
 	}
 	if err != nil {
-		return err
+		return imageError(err)
 	}
 	if u.pin, err = u.Images.Pin(img); err != nil {
 		return err

@@ -60,10 +60,16 @@ func Shed(o ShedOptions) error {
 // no_new_privs are per thread in Linux.
 func allThreads(nr, a1, a2, a3, a4, a5 uintptr) error {
 	if _, _, e := syscall.AllThreadsSyscall6(nr, a1, a2, a3, a4, a5, 0); e != 0 {
+		if e == syscall.ENOTSUP {
+			return errCgo
+		}
 		return e
 	}
 	return nil
 }
+
+// errCgo: with C code in the process the Go runtime does not know all threads.
+var errCgo = errors.New("this binary was built with cgo, which makes threads that cannot be locked down: build it with CGO_ENABLED=0")
 
 // noNewPrivs sets the flag unless the launcher did. What one thread finds is
 // true of all: a process starts as one thread, and later ones inherit from it.
