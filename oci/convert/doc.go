@@ -91,6 +91,8 @@ type Options struct {
 	NoPacketWrite bool             `json:"noPacketWrite,omitempty"`
 	Publish       []api.Port       `json:"publish,omitempty"`
 	Egress        []api.EgressRule `json:"egress,omitempty"`
+	// IPv6 says that the host has it, and so the guest.
+	IPv6 bool `json:"ipv6,omitempty"`
 
 	Labels      map[string]string `json:"labels,omitempty"`
 	Annotations map[string]string `json:"annotations,omitempty"`
@@ -187,7 +189,7 @@ func Sandbox(in Input) (*api.Sandbox, error) {
 		},
 	}
 	if o.nat() {
-		s.Network.Mode = api.NetworkNAT
+		s.Network.Mode, s.Network.IPv6 = api.NetworkNAT, o.IPv6
 	}
 	if s.Container.ShmSizeBytes == 0 {
 		s.Container.ShmSizeBytes = DefaultShmSizeBytes

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Networks, published ports and egress rules as users write them.
+// Networks and published ports as users write them.
 
 package convert
 
@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net/netip"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	"z.gfire.dev/gvx/runtime/api"
@@ -62,13 +61,13 @@ func ParsePublish(s string) ([]api.Port, error) {
 			hostText = hostText[j+1:]
 		}
 	}
-	guest, err := parsePorts(guestText)
+	guest, err := api.ParsePortRange(guestText)
 	if err != nil || guest.First == 0 {
 		return fail("%q is no port of a guest", guestText)
 	}
 	host := api.PortRange{}
 	if hostText != "" {
-		if host, err = parsePorts(hostText); err != nil {
+		if host, err = api.ParsePortRange(hostText); err != nil {
 			return fail("%q is no port of a host", hostText)
 		}
 	}
@@ -97,7 +96,7 @@ func parsePublishUnix(s, text string) ([]api.Port, error) {
 	if i <= 0 {
 		return nil, api.Errorf(api.KindInvalid, "invalid published port %q: want unix:PATH:PORT", s)
 	}
-	guest, err := parsePorts(strings.TrimSuffix(text[i+1:], "/tcp"))
+	guest, err := api.ParsePortRange(strings.TrimSuffix(text[i+1:], "/tcp"))
 	if err != nil || guest.First != guest.Last || guest.First == 0 {
 		return nil, api.Errorf(api.KindInvalid, "invalid published port %q: %q is no port of a guest", s, text[i+1:])
 	}
@@ -109,84 +108,4 @@ func parsePublishUnix(s, text string) ([]api.Port, error) {
 		return nil, err
 	}
 	return []api.Port{p}, nil
-}
-
-// parsePorts reads N or N-M.
-func parsePorts(s string) (api.PortRange, error) {
-	firstText, lastText, both := strings.Cut(s, "-")
-	if !both {
-		lastText = firstText
-	}
-	first, err := strconv.ParseUint(firstText, 10, 16)
-	if err != nil {
-		return api.PortRange{}, err
-	}
-	last, err := strconv.ParseUint(lastText, 10, 16)
-	if err != nil || last < first || both && first == 0 {
-		return api.PortRange{}, fmt.Errorf("%q is no range of ports", s)
-	}
-	return api.PortRange{First: uint16(first), Last: uint16(last)}, nil
-}
-
-// ParseEgress reads allow or deny, alone as the default, or with
-// =ADDRESS[/BITS][:PORTS]. An IPv6 address with ports is in brackets; ports are
-// N or N-M, separated by commas.
-func ParseEgress(s string) (api.EgressRule, error) {
-	fail := func(format string, args ...any) (api.EgressRule, error) {
-		return api.EgressRule{}, api.Errorf(api.KindInvalid, "invalid egress rule %q: %w", s, fmt.Errorf(format, args...))
-	}
-	verb, target, has := strings.Cut(s, "=")
-	if verb != "allow" && verb != "deny" {
-		return fail("want allow or deny, or either with =CIDR[:PORTS]")
-	}
-	r := api.EgressRule{Allow: verb == "allow"}
-	if !has {
-		return r, nil
-	}
-	network, ports := target, ""
-	if inner, ok := strings.CutPrefix(target, "["); ok {
-		var rest string
-		if network, rest, ok = strings.Cut(inner, "]"); !ok {
-			return fail("no closing bracket")
-		}
-		if bits, ok := strings.CutPrefix(rest, "/"); ok { // [::]/0:443
-			bits, after, _ := strings.Cut(bits, ":")
-			network, rest = network+"/"+bits, ":"+after
-			if after == "" {
-				rest = ""
-			}
-		}
-		if ports, ok = strings.CutPrefix(rest, ":"); !ok && rest != "" {
-			return fail("%q behind the bracket", rest)
-		}
-	} else if strings.Count(target, ":") == 1 {
-		network, ports, _ = strings.Cut(target, ":")
-	}
-	var err error
-	if r.To, err = parsePrefix(network); err != nil {
-		return fail("%q is neither an address nor a network: want 192.0.2.1 or 192.0.2.0/24", network)
-	}
-	if ports == "" {
-		return r, nil
-	}
-	for _, text := range strings.Split(ports, ",") {
-		p, err := parsePorts(text)
-		if err != nil {
-			return fail("%q is no port or range of ports", text)
-		}
-		r.Ports = append(r.Ports, p)
-	}
-	return r, nil
-}
-
-func parsePrefix(s string) (netip.Prefix, error) {
-	if a, err := netip.ParseAddr(s); err == nil && a.Zone() == "" {
-		a = a.Unmap()
-		return netip.PrefixFrom(a, a.BitLen()), nil
-	}
-	p, err := netip.ParsePrefix(s)
-	if err != nil {
-		return netip.Prefix{}, err
-	}
-	return p.Masked(), nil
 }

@@ -44,38 +44,6 @@ func TestParsePublish(t *testing.T) {
 	}
 }
 
-func TestParseEgress(t *testing.T) {
-	for s, want := range map[string]string{
-		"allow":                         "allow",
-		"deny":                          "deny",
-		"deny=192.0.2.1":                "deny=192.0.2.1/32",
-		"allow=192.0.2.9/24":            "allow=192.0.2.0/24",
-		"allow=192.0.2.0/24:443":        "allow=192.0.2.0/24:443",
-		"allow=127.0.0.1:80,8000-8010":  "allow=127.0.0.1/32:80,8000-8010",
-		"allow=2001:db8::/32":           "allow=2001:db8::/32",
-		"allow=[2001:db8::/32]:443":     "allow=[2001:db8::/32]:443",
-		"allow=[2001:db8::]/32:443":     "allow=[2001:db8::/32]:443",
-		"allow=[2001:db8::1]":           "allow=2001:db8::1/128",
-		"allow=::ffff:192.0.2.1":        "allow=192.0.2.1/32",
-		"allow=[2001:db8::]/32":         "allow=2001:db8::/32",
-		"allow=[2001:db8::/32]:1,5-443": "allow=[2001:db8::/32]:1,5-443",
-	} {
-		r, err := ParseEgress(s)
-		if err != nil || r.String() != want {
-			t.Errorf("%s: %s, %v, want %s", s, &r, err, want)
-		}
-		if again, err := ParseEgress(r.String()); err != nil || again.String() != want {
-			t.Errorf("%s: read again as %s, %v", want, &again, err)
-		}
-	}
-	for _, s := range []string{"", "maybe", "allow=", "allow=x", "allow=1.2.3.4/33", "allow=1.2.3.4:x", "allow=1.2.3.4:2-1",
-		"allow=[::1", "allow=[::1]x", "allow-domain=example.org", "allow=fe80::1%eth0"} {
-		if r, err := ParseEgress(s); err == nil {
-			t.Errorf("%q: %s", s, &r)
-		}
-	}
-}
-
 func TestParseNetwork(t *testing.T) {
 	for s, want := range map[string]string{"": "nat", "bridge": "nat", "default": "nat", "nat": "nat", "none": "none"} {
 		if got, err := ParseNetwork(s); err != nil || got != want {

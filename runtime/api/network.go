@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The words of a guest's network: addresses, published ports, egress rules.
+// The words of a guest's network: addresses and published ports.
 
 package api
 
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 	"strconv"
 	"strings"
 )
@@ -22,12 +21,20 @@ const (
 	NATPrefixBits = 24
 )
 
+// The same for IPv6, where the host has it: a unique local network of ours,
+// from which nothing is routed.
+const (
+	NATGuest6      = "fd67:7678::15"
+	NATGateway6    = "fd67:7678::2"
+	NATDNS6        = "fd67:7678::3"
+	NATSubnet6     = "fd67:7678::/64"
+	NATPrefixBits6 = 64
+)
+
 const (
 	// MaxPorts bounds published ports: each holds a descriptor and a thread of
 	// control in the launcher.
 	MaxPorts = 1024
-	// MaxEgressRules bounds the rules that every new connection is held against.
-	MaxEgressRules = 4096
 	// maxUnixPathBytes is what fits into a socket address, with its final zero.
 	maxUnixPathBytes = 107
 )
@@ -83,45 +90,6 @@ func (p *Port) Validate() error {
 	return nil
 }
 
-// EgressRule allows or denies what guests reach. The first rule that covers a
-// destination decides.
-type EgressRule struct {
-	Allow bool `json:"allow,omitempty"`
-	// To is what the rule covers; one that is not set is a default: it decides
-	// where no other rule does.
-	To netip.Prefix `json:"to,omitzero"`
-	// Ports narrow it; none means all, and whatever has no ports.
-	Ports []PortRange `json:"ports,omitempty"`
-}
-
-// String writes the rule as `rungv run --egress` takes it.
-func (r *EgressRule) String() string {
-	verb := "deny"
-	if r.Allow {
-		verb = "allow"
-	}
-	if !r.To.IsValid() {
-		return verb
-	}
-	to := r.To.String()
-	if len(r.Ports) == 0 {
-		return verb + "=" + to
-	}
-	if r.To.Addr().Is6() {
-		to = "[" + to + "]"
-	}
-	ports := make([]string, len(r.Ports))
-	for i, p := range r.Ports {
-		ports[i] = p.String()
-	}
-	return verb + "=" + to + ":" + strings.Join(ports, ",")
-}
-
-// CoversPort says whether the rule is about the port.
-func (r *EgressRule) CoversPort(port uint16) bool {
-	return len(r.Ports) == 0 || slices.ContainsFunc(r.Ports, func(p PortRange) bool { return p.First <= port && port <= p.Last })
-}
-
 // PortRange is a range of ports, both ends included.
 type PortRange struct {
 	First uint16 `json:"first"`
@@ -134,4 +102,21 @@ func (p PortRange) String() string {
 		return strconv.Itoa(int(p.First))
 	}
 	return fmt.Sprintf("%d-%d", p.First, p.Last)
+}
+
+// ParsePortRange reads N or N-M. Port 0 is a range of its own.
+func ParsePortRange(s string) (PortRange, error) {
+	firstText, lastText, both := strings.Cut(s, "-")
+	if !both {
+		lastText = firstText
+	}
+	first, err := strconv.ParseUint(firstText, 10, 16)
+	if err != nil {
+		return PortRange{}, err
+	}
+	last, err := strconv.ParseUint(lastText, 10, 16)
+	if err != nil || last < first || both && first == 0 {
+		return PortRange{}, fmt.Errorf("%q is no range of ports", s)
+	}
+	return PortRange{First: uint16(first), Last: uint16(last)}, nil
 }

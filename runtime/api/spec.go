@@ -83,6 +83,8 @@ type Network struct {
 	// BrokerFD is a connected packet socket to the broker, for NetworkNAT:
 	// see package netwire. NoFD otherwise.
 	BrokerFD FD `json:"brokerFD"`
+	// IPv6 gives a guest of NetworkNAT an IPv6 address beside the other.
+	IPv6 bool `json:"ipv6,omitempty"`
 	// NoPacketWrite keeps the guest's packet sockets from sending: what they
 	// send passes no filter of the guest's own.
 	NoPacketWrite bool `json:"noPacketWrite,omitempty"`

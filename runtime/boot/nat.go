@@ -5,6 +5,7 @@
 //
 //	guest stack ── eth0 ══ natLink ══ router stack ── flows ── host descriptors
 //	10.0.2.15                         10.0.2.2, 10.0.2.3        (broker's)
+//	fd67:7678::15                     fd67:7678::2, ::3         where the host has IPv6
 //
 // The router takes packets for every address (promiscuous) and answers from
 // every address (spoofing). TCP is ended by its stack, so that loss, order and
@@ -26,6 +27,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/link/ethernet"
 	"gvisor.dev/gvisor/pkg/tcpip/network/arp"
 	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv6"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/icmp"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
@@ -57,6 +59,10 @@ var (
 	natGateway = netip.MustParseAddr(api.NATGateway)
 	natDNS     = netip.MustParseAddr(api.NATDNS)
 	natSubnet  = netip.MustParsePrefix(api.NATSubnet)
+
+	natGuest6   = netip.MustParseAddr(api.NATGuest6)
+	natGateway6 = netip.MustParseAddr(api.NATGateway6)
+	natDNS6     = netip.MustParseAddr(api.NATDNS6)
 )
 
 // nat is the router and its flows.
@@ -65,6 +71,8 @@ type nat struct {
 	guestEnd *natLink
 	router   *stack.Stack
 	nic      tcpip.NICID
+	ipv6     bool
+	owners   flowOwners
 	streams  streamLimit
 	packets  packetFlows
 	// made is closed when the router is, or err says why not.
@@ -73,10 +81,10 @@ type nat struct {
 }
 
 // newNAT begins to make the router, beside the guest's own stack, with the
-// broker's channel on fd.
-func newNAT(fd api.FD) (*nat, error) {
+// broker's channel on fd, for IPv6 too if ipv6 is set.
+func newNAT(fd api.FD, ipv6 bool) (*nat, error) {
 	guestEnd, routerEnd := newNATLink()
-	n := &nat{guestEnd: guestEnd, made: make(chan struct{})}
+	n := &nat{guestEnd: guestEnd, ipv6: ipv6, made: make(chan struct{})}
 	var files unix.Rlimit
 	err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files)
 	if err != nil {
@@ -96,13 +104,22 @@ func newNAT(fd api.FD) (*nat, error) {
 
 // makeRouter makes the router's stack.
 func (n *nat) makeRouter(end *natLink) error {
-	s := stack.New(stack.Options{
+	o := stack.Options{
 		NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol, arp.NewProtocol},
 		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol, icmp.NewProtocol4},
 		// Every source looks local to a stack that answers from all addresses:
 		// it must not deliver to itself.
 		HandleLocal: false,
-	})
+	}
+	addresses := []netip.Addr{natGateway, natDNS}
+	routes := []tcpip.Route{{Destination: header.IPv4EmptySubnet}}
+	if n.ipv6 {
+		o.NetworkProtocols = append(o.NetworkProtocols, ipv6.NewProtocol)
+		o.TransportProtocols = append(o.TransportProtocols, icmp.NewProtocol6)
+		addresses = append(addresses, natGateway6, natDNS6)
+		routes = append(routes, tcpip.Route{Destination: header.IPv6EmptySubnet})
+	}
+	s := stack.New(o)
 	n.router, n.nic = s, s.NextNICID()
 	if err := tuneTCP(s); err != nil {
 		return err
@@ -111,13 +128,11 @@ func (n *nat) makeRouter(end *natLink) error {
 	if err := s.SetTransportProtocolOption(tcp.ProtocolNumber, &wait); err != nil {
 		return fmt.Errorf("shorten the router's time-wait: %s", err)
 	}
-	s.SetTransportProtocolHandler(tcp.ProtocolNumber, tcp.NewForwarder(s, 0, maxHandshakes, n.forwardTCP).HandlePacket)
-	s.SetTransportProtocolHandler(udp.ProtocolNumber, n.forwardUDP)
-	s.SetTransportProtocolHandler(icmp.ProtocolNumber4, n.forwardICMP)
+	n.handleFlows(s)
 	if err := s.CreateNICWithOptions(n.nic, ethernet.New(end), stack.NICOptions{Name: "router"}); err != nil {
 		return fmt.Errorf("create the router's interface: %s", err)
 	}
-	for _, a := range []netip.Addr{natGateway, natDNS} {
+	for _, a := range addresses {
 		if err := s.AddProtocolAddress(n.nic, protocolAddress(a), stack.AddressProperties{}); err != nil {
 			return fmt.Errorf("add the router's address %s: %s", a, err)
 		}
@@ -128,8 +143,25 @@ func (n *nat) makeRouter(end *natLink) error {
 	if err := s.SetSpoofing(n.nic, true); err != nil {
 		return fmt.Errorf("let the router speak for all addresses: %s", err)
 	}
-	s.SetRouteTable([]tcpip.Route{{Destination: header.IPv4EmptySubnet, NIC: n.nic}})
+	for i := range routes {
+		routes[i].NIC = n.nic
+	}
+	s.SetRouteTable(routes)
 	return nil
+}
+
+// handleFlows takes the guest's flows from the router's stack.
+func (n *nat) handleFlows(s *stack.Stack) {
+	forwarder := tcp.NewForwarder(s, 0, maxHandshakes, n.forwardTCP)
+	s.SetTransportProtocolHandler(tcp.ProtocolNumber, func(id stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
+		n.owners.note(id, pkt)
+		return forwarder.HandlePacket(id, pkt)
+	})
+	s.SetTransportProtocolHandler(udp.ProtocolNumber, n.forwardUDP)
+	s.SetTransportProtocolHandler(icmp.ProtocolNumber4, n.forwardICMP)
+	if n.ipv6 {
+		s.SetTransportProtocolHandler(icmp.ProtocolNumber6, n.forwardICMP6)
+	}
 }
 
 // attach gives the guest's stack eth0, its routes, and a router behind it.
@@ -139,13 +171,26 @@ func (n *nat) attach(guest *netstack.Stack) error {
 	if err := s.CreateNICWithOptions(id, ethernet.New(n.guestEnd), stack.NICOptions{Name: "eth0", DeliverLinkPackets: true}); err != nil {
 		return fmt.Errorf("create eth0: %s", err)
 	}
-	if err := s.AddProtocolAddress(id, protocolAddress(natGuest), stack.AddressProperties{}); err != nil {
-		return fmt.Errorf("add address %s to eth0: %s", natGuest, err)
+	own := []struct {
+		address, gateway netip.Addr
+		all              tcpip.Subnet
+	}{{natGuest, natGateway, header.IPv4EmptySubnet}}
+	if n.ipv6 {
+		own = append(own, struct {
+			address, gateway netip.Addr
+			all              tcpip.Subnet
+		}{natGuest6, natGateway6, header.IPv6EmptySubnet})
 	}
-	s.SetRouteTable(append(s.GetRouteTable(),
-		tcpip.Route{Destination: protocolAddress(natGuest).AddressWithPrefix.Subnet(), NIC: id},
-		tcpip.Route{Destination: header.IPv4EmptySubnet, Gateway: tcpipAddress(natGateway), NIC: id},
-	))
+	for _, o := range own {
+		a := protocolAddress(o.address)
+		if err := s.AddProtocolAddress(id, a, stack.AddressProperties{}); err != nil {
+			return fmt.Errorf("add address %s to eth0: %s", o.address, err)
+		}
+		s.SetRouteTable(append(s.GetRouteTable(),
+			tcpip.Route{Destination: a.AddressWithPrefix.Subnet(), NIC: id},
+			tcpip.Route{Destination: o.all, Gateway: tcpipAddress(o.gateway), NIC: id},
+		))
+	}
 	<-n.made
 	if n.err != nil {
 		return n.err
@@ -178,11 +223,24 @@ func (l *streamLimit) release() {
 	l.count--
 }
 
+// protocolAddress is an address of the guest's network.
 func protocolAddress(a netip.Addr) tcpip.ProtocolAddress {
-	return tcpip.ProtocolAddress{
-		Protocol:          ipv4.ProtocolNumber,
-		AddressWithPrefix: tcpip.AddressWithPrefix{Address: tcpipAddress(a), PrefixLen: natSubnet.Bits()},
+	bits := api.NATPrefixBits
+	if a.Is6() {
+		bits = api.NATPrefixBits6
 	}
+	return tcpip.ProtocolAddress{
+		Protocol:          networkProtocol(a),
+		AddressWithPrefix: tcpip.AddressWithPrefix{Address: tcpipAddress(a), PrefixLen: bits},
+	}
+}
+
+// networkProtocol is the protocol that an address is of.
+func networkProtocol(a netip.Addr) tcpip.NetworkProtocolNumber {
+	if a.Is6() {
+		return ipv6.ProtocolNumber
+	}
+	return ipv4.ProtocolNumber
 }
 
 func tcpipAddress(a netip.Addr) tcpip.Address { return tcpip.AddrFromSlice(a.AsSlice()) }

@@ -19,7 +19,8 @@ import (
 )
 
 // brokerClient asks the broker for connections and takes in those of published
-// ports. Without its broker it has none to give: flows go on, new ones fail.
+// ports. When its broker dies all of them end, and there are no new ones; the
+// sandbox lives on.
 type brokerClient struct {
 	file    *os.File
 	raw     syscall.RawConn
@@ -28,7 +29,10 @@ type brokerClient struct {
 	mu      sync.Mutex
 	next    uint32
 	waiting map[uint32]chan dialed
-	gone    bool
+	conns   map[*hostConn]struct{}
+	// held are those of conns that the broker holds too, by id.
+	held map[uint32]*hostConn
+	gone bool
 }
 
 // dialed is the answer to a request.
@@ -42,7 +46,8 @@ func newBrokerClient(fd int, inbound func(netwire.Message, *hostConn)) (*brokerC
 	if err := unix.SetNonblock(fd, true); err != nil {
 		return nil, fmt.Errorf("network channel, descriptor %d: %w", fd, err)
 	}
-	c := &brokerClient{file: os.NewFile(uintptr(fd), "network"), inbound: inbound, waiting: make(map[uint32]chan dialed)}
+	c := &brokerClient{file: os.NewFile(uintptr(fd), "network"), inbound: inbound,
+		waiting: make(map[uint32]chan dialed), conns: make(map[*hostConn]struct{}), held: make(map[uint32]*hostConn)}
 	var err error
 	if c.raw, err = c.file.SyscallConn(); err != nil {
 		return nil, fmt.Errorf("network channel, descriptor %d: %w", fd, err)
@@ -52,24 +57,38 @@ func newBrokerClient(fd int, inbound func(netwire.Message, *hostConn)) (*brokerC
 
 // dial asks for a connection and waits for the answer, which takes as long as
 // the host's network does. How many wait at once is bounded by the callers.
-func (c *brokerClient) dial(protocol netwire.Protocol, to, from netip.AddrPort) (netwire.Result, *hostConn) {
+func (c *brokerClient) dial(protocol netwire.Protocol, to, from netip.AddrPort, by netwire.Process) (netwire.Result, *hostConn) {
 	answer := make(chan dialed, 1)
 	c.mu.Lock()
 	if c.gone {
 		c.mu.Unlock()
 		return netwire.NetUnreachable, nil
 	}
-	c.next++
-	id := c.next
+	id := c.unusedID()
 	c.waiting[id] = answer
 	c.mu.Unlock()
 
-	r := netwire.Request{Protocol: protocol, ID: id, To: to, From: from}
+	c.send(netwire.Request{Ask: netwire.Connect, Protocol: protocol, ID: id, To: to, From: from, By: by})
+	d := <-answer
+	return d.result, d.conn
+}
+
+// unusedID returns an id that no request and no connection has. The caller
+// holds c.mu.
+func (c *brokerClient) unusedID() uint32 {
+	for {
+		c.next++
+		if c.waiting[c.next] == nil && c.held[c.next] == nil {
+			return c.next
+		}
+	}
+}
+
+// send sends a request. It waits while the channel is full.
+func (c *brokerClient) send(r netwire.Request) {
 	if _, err := c.file.Write(r.Append(make([]byte, 0, netwire.RequestBytes))); err != nil {
 		c.hangUp()
 	}
-	d := <-answer
-	return d.result, d.conn
 }
 
 // receive reads the broker's messages until it is gone.
@@ -90,13 +109,15 @@ func (c *brokerClient) receive() {
 		}
 		var conn *hostConn
 		if fd >= 0 {
-			if conn, err = newHostConn(fd, m); err != nil {
+			if conn, err = c.newHostConn(fd, m); err != nil {
 				log.Warningf("network: %v", err)
 			}
 		}
 		switch {
 		case m.Kind == netwire.Answer:
 			c.deliver(m, conn)
+		case m.Kind == netwire.Ended:
+			c.endHeld(m.ID)
 		case conn != nil:
 			go c.inbound(m, conn)
 		}
@@ -141,21 +162,32 @@ func (c *brokerClient) deliver(m netwire.Message, conn *hostConn) {
 	d := dialed{m.Result, conn}
 	if (m.Result == netwire.OK) != (conn != nil) {
 		d.result = netwire.Failed
+		if m.Flags&netwire.Held != 0 && conn == nil {
+			// The descriptor was lost on the way: there was none left here. Not
+			// by this goroutine, which must not wait for the channel.
+			go c.send(netwire.Request{Ask: netwire.Closed, Protocol: m.Protocol, ID: m.ID})
+		}
 	}
-	if d.result != netwire.OK && conn != nil {
-		conn.file.Close()
+	if (!ok || d.result != netwire.OK) && conn != nil {
+		go conn.close()
 		d.conn = nil
 	}
-	if !ok {
-		if d.conn != nil {
-			d.conn.file.Close()
-		}
-		return
+	if ok {
+		answer <- d
 	}
-	answer <- d
 }
 
-// hangUp answers all who wait, and those to come.
+// endHeld ends a connection of which the broker says that it has ended.
+func (c *brokerClient) endHeld(id uint32) {
+	c.mu.Lock()
+	conn := c.held[id]
+	c.mu.Unlock()
+	if conn != nil {
+		go conn.end()
+	}
+}
+
+// hangUp answers all who wait, and those to come, and ends all connections.
 func (c *brokerClient) hangUp() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -164,25 +196,90 @@ func (c *brokerClient) hangUp() {
 		answer <- dialed{netwire.NetUnreachable, nil}
 		delete(c.waiting, id)
 	}
+	for conn := range c.conns {
+		go conn.end()
+	}
 }
 
 // hostConn is a connection of the host.
 type hostConn struct {
-	file *os.File
-	raw  syscall.RawConn
+	file   *os.File
+	raw    syscall.RawConn
+	client *brokerClient
+	// protocol and id are the request's; id counts if held is set.
+	protocol netwire.Protocol
+	id       uint32
+	held     bool
 	// endsEmpty says that an empty read is the end even of a packet socket.
 	endsEmpty bool
+	closing   sync.Once
+
+	mu    sync.Mutex
+	ended bool
+	onEnd func()
 }
 
 // newHostConn takes over fd, which does not block.
-func newHostConn(fd int, m netwire.Message) (*hostConn, error) {
+func (c *brokerClient) newHostConn(fd int, m netwire.Message) (*hostConn, error) {
 	f := os.NewFile(uintptr(fd), m.Protocol.String())
 	raw, err := f.SyscallConn()
 	if err != nil {
 		f.Close()
 		return nil, fmt.Errorf("descriptor %d from the broker: %w", fd, err)
 	}
-	return &hostConn{f, raw, m.Flags&netwire.EndsEmpty != 0}, nil
+	conn := &hostConn{
+		file: f, raw: raw, client: c, protocol: m.Protocol, id: m.ID,
+		held: m.Flags&netwire.Held != 0, endsEmpty: m.Flags&netwire.EndsEmpty != 0,
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.conns[conn] = struct{}{}
+	if conn.held {
+		c.held[conn.id] = conn
+	}
+	conn.ended = c.gone
+	return conn, nil
+}
+
+// whenEnded has f called when the broker, or its death, ends the connection; at
+// once if it has. The caller must not hold what f takes.
+func (c *hostConn) whenEnded(f func()) {
+	c.mu.Lock()
+	c.onEnd = f
+	ended := c.ended
+	c.mu.Unlock()
+	if ended {
+		f()
+	}
+}
+
+// end tells whoever has the connection that it has ended.
+func (c *hostConn) end() {
+	c.mu.Lock()
+	c.ended = true
+	f := c.onEnd
+	c.mu.Unlock()
+	if f != nil {
+		f()
+	}
+}
+
+// close closes the connection and tells the broker, which may hold it too.
+func (c *hostConn) close() {
+	c.closing.Do(func() {
+		c.file.Close()
+		b := c.client
+		b.mu.Lock()
+		delete(b.conns, c)
+		if c.held {
+			delete(b.held, c.id)
+		}
+		gone := b.gone
+		b.mu.Unlock()
+		if c.held && !gone {
+			b.send(netwire.Request{Ask: netwire.Closed, Protocol: c.protocol, ID: c.id})
+		}
+	})
 }
 
 // interrupt ends waits for the connection, now and later.
@@ -198,5 +295,5 @@ func (c *hostConn) reset() {
 	_ = c.raw.Control(func(fd uintptr) {
 		_ = unix.SetsockoptLinger(int(fd), unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
 	})
-	c.file.Close()
+	c.close()
 }

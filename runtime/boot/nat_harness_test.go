@@ -19,7 +19,6 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/socket/netstack"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
-	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
 	"gvisor.dev/gvisor/pkg/tcpip/nftables"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 
@@ -43,6 +42,8 @@ type testNetwork struct {
 	results  map[string]netwire.Result
 	requests []netwire.Request
 	answer   chan struct{}
+	// held are connections handed over and not yet given back, by id.
+	held map[uint32]bool
 }
 
 type testIDs struct{}
@@ -56,8 +57,8 @@ func newTestNetwork(t testing.TB) *testNetwork {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := &testNetwork{t: t, fd: fds[0], results: map[string]netwire.Result{}}
-	made, err := newNAT(api.FD(fds[1]))
+	n := &testNetwork{t: t, fd: fds[0], results: map[string]netwire.Result{}, held: map[uint32]bool{}}
+	made, err := newNAT(api.FD(fds[1]), true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +83,7 @@ func newTestNetwork(t testing.TB) *testNetwork {
 // serve plays the broker: the gateway is this host's loopback.
 func (n *testNetwork) serve() {
 	defer unix.Close(n.fd)
-	buf := make([]byte, 64)
+	buf := make([]byte, netwire.RequestBytes+1)
 	for {
 		k, err := unix.Read(n.fd, buf)
 		if err != nil || k == 0 {
@@ -92,6 +93,15 @@ func (n *testNetwork) serve() {
 		if err != nil {
 			n.t.Errorf("router sent %x", buf[:k])
 			return
+		}
+		if r.Ask == netwire.Closed {
+			n.mu.Lock()
+			if !n.held[r.ID] {
+				n.t.Errorf("connection %d is given back and was not held", r.ID)
+			}
+			delete(n.held, r.ID)
+			n.mu.Unlock()
+			continue
 		}
 		go n.connect(r)
 	}
@@ -110,14 +120,32 @@ func (n *testNetwork) connect(r netwire.Request) {
 		_, _ = unix.Write(n.fd, m.Append(nil))
 		return
 	}
-	c, err := net.Dial(r.Protocol.String(), netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), r.To.Port()).String())
+	host := netip.MustParseAddr("127.0.0.1")
+	if r.To.Addr().Is6() {
+		host = netip.IPv6Loopback()
+	}
+	c, err := net.Dial(r.Protocol.String(), netip.AddrPortFrom(host, r.To.Port()).String())
 	if err != nil {
 		m.Result = netwire.Refused
 		_, _ = unix.Write(n.fd, m.Append(nil))
 		return
 	}
 	defer c.Close()
+	m.Flags = netwire.Held
+	n.mu.Lock()
+	n.held[r.ID] = true
+	n.mu.Unlock()
 	n.send(m, c)
+}
+
+// allGivenBack waits until the broker holds no connection.
+func (n *testNetwork) allGivenBack(t *testing.T) {
+	t.Helper()
+	eventually(t, "all connections are given back", func() bool {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		return len(n.held) == 0
+	})
 }
 
 // send hands over a connection.
@@ -139,7 +167,7 @@ func (n *testNetwork) dial(to string) (*gonet.TCPConn, error) {
 	a := netip.MustParseAddrPort(to)
 	ctx, cancel := context.WithTimeout(n.t.Context(), natTimeout)
 	defer cancel()
-	c, err := gonet.DialContextTCP(ctx, n.guest, tcpip.FullAddress{Addr: tcpipAddress(a.Addr()), Port: a.Port()}, ipv4.ProtocolNumber)
+	c, err := gonet.DialContextTCP(ctx, n.guest, tcpip.FullAddress{Addr: tcpipAddress(a.Addr()), Port: a.Port()}, networkProtocol(a.Addr()))
 	if err == nil {
 		_ = c.SetDeadline(time.Now().Add(natTimeout))
 	}
@@ -150,7 +178,7 @@ func (n *testNetwork) dial(to string) (*gonet.TCPConn, error) {
 func (n *testNetwork) udp(to string) *gonet.UDPConn {
 	n.t.Helper()
 	a := netip.MustParseAddrPort(to)
-	c, err := gonet.DialUDP(n.guest, nil, &tcpip.FullAddress{Addr: tcpipAddress(a.Addr()), Port: a.Port()}, ipv4.ProtocolNumber)
+	c, err := gonet.DialUDP(n.guest, nil, &tcpip.FullAddress{Addr: tcpipAddress(a.Addr()), Port: a.Port()}, networkProtocol(a.Addr()))
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -161,13 +189,22 @@ func (n *testNetwork) udp(to string) *gonet.UDPConn {
 
 // gateway is the guest's address of a listener of this host.
 func gateway(a net.Addr) string {
-	return netip.AddrPortFrom(natGateway, netip.MustParseAddrPort(a.String()).Port()).String()
+	at := netip.MustParseAddrPort(a.String())
+	if at.Addr().Is6() {
+		return netip.AddrPortFrom(natGateway6, at.Port()).String()
+	}
+	return netip.AddrPortFrom(natGateway, at.Port()).String()
 }
 
 // listen makes a TCP server of this host that handles each client.
 func listen(t testing.TB, handle func(*net.TCPConn)) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	return listenAt(t, "127.0.0.1:0", handle)
+}
+
+func listenAt(t testing.TB, address string, handle func(*net.TCPConn)) string {
+	t.Helper()
+	l, err := net.Listen("tcp", address)
 	if err != nil {
 		t.Fatal(err)
 	}

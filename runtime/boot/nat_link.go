@@ -46,6 +46,7 @@ func (l *natLink) WritePackets(packets stack.PacketBufferList) (int, tcpip.Error
 		}
 		// A packet of its own: the other stack parses it anew.
 		in := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: p.ToBuffer()})
+		in.Owner = p.Owner
 		(*d).DeliverNetworkPacket(p.NetworkProtocolNumber, in)
 		in.DecRef()
 	}

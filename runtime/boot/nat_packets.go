@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 
@@ -79,7 +80,7 @@ func (n *nat) forwardUDP(id stack.TransportEndpointID, pkt *stack.PacketBuffer) 
 	if peer.Addr().IsMulticast() || pkt.NetworkPacketInfo.LocalAddressBroadcast || isBroadcast(peer.Addr()) || peer.Port() == 0 {
 		return true // To everybody on a network where nobody else is.
 	}
-	n.packets.send(packetKey{netwire.UDP, addrPort(id.RemoteAddress, id.RemotePort), peer}, pkt.Data().AsRange().ToSlice())
+	n.packets.send(packetKey{netwire.UDP, addrPort(id.RemoteAddress, id.RemotePort), peer}, pkt.Owner, pkt.Data().AsRange().ToSlice())
 	return true
 }
 
@@ -90,16 +91,29 @@ func (n *nat) forwardICMP(_ stack.TransportEndpointID, pkt *stack.PacketBuffer) 
 	if len(h) < header.ICMPv4MinimumSize || h.Type() != header.ICMPv4Echo {
 		return false
 	}
-	ip := pkt.Network()
-	peer := addrPort(ip.DestinationAddress(), 0)
-	if peer.Addr() == natGateway || peer.Addr() == natDNS {
+	return n.forwardEcho(pkt, h, h.Ident())
+}
+
+// forwardICMP6 is the same for IPv6.
+func (n *nat) forwardICMP6(_ stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
+	h := header.ICMPv6(pkt.TransportHeader().Slice())
+	if len(h) < header.ICMPv6EchoMinimumSize || h.Type() != header.ICMPv6EchoRequest {
 		return false
 	}
-	if peer.Addr().IsMulticast() || isBroadcast(peer.Addr()) {
+	return n.forwardEcho(pkt, h, h.Ident())
+}
+
+func (n *nat) forwardEcho(pkt *stack.PacketBuffer, h []byte, ident uint16) bool {
+	ip := pkt.Network()
+	peer := addrPort(ip.DestinationAddress(), 0)
+	switch a := peer.Addr(); {
+	case a == natGateway, a == natDNS, a == natGateway6, a == natDNS6:
+		return false
+	case a.IsMulticast(), isBroadcast(a):
 		return true
 	}
 	message := append(append([]byte(nil), h...), pkt.Data().AsRange().ToSlice()...)
-	n.packets.send(packetKey{netwire.Echo, addrPort(ip.SourceAddress(), h.Ident()), peer}, message)
+	n.packets.send(packetKey{netwire.Echo, addrPort(ip.SourceAddress(), ident), peer}, pkt.Owner, message)
 	return true
 }
 
@@ -108,13 +122,14 @@ func isBroadcast(a netip.Addr) bool {
 	return a == netip.AddrFrom4([4]byte{255, 255, 255, 255}) || a == netip.AddrFrom4([4]byte{10, 0, 2, 255})
 }
 
-// send sends a guest's packet on its flow, which is made if need be.
-func (t *packetFlows) send(key packetKey, packet []byte) {
+// send sends a guest's packet on its flow, which is made if need be, for the
+// packet's owner.
+func (t *packetFlows) send(key packetKey, owner tcpip.PacketOwner, packet []byte) {
 	t.mu.Lock()
 	f := t.flows[key]
 	if f == nil {
 		f = t.add(key)
-		go f.connect()
+		go f.connect(owner)
 	}
 	t.mu.Unlock()
 	f.send(packet)
@@ -170,7 +185,7 @@ func (n *nat) inboundUDP(m netwire.Message, host *hostConn) {
 	}
 	if t.flows[key] != nil {
 		t.mu.Unlock()
-		host.file.Close()
+		host.close()
 		return
 	}
 	f := t.add(key)
@@ -184,7 +199,7 @@ func (f *packetFlow) touch() { f.used.Store(time.Now().UnixNano()) }
 func (f *packetFlow) idle() time.Duration {
 	received := f.received.Load()
 	switch {
-	case f.key.peer.Addr() == natDNS && received >= f.sent.Load():
+	case (f.key.peer.Addr() == natDNS || f.key.peer.Addr() == natDNS6) && received >= f.sent.Load():
 		return idleResolved
 	case received > 0:
 		return idleAnswered
@@ -224,8 +239,8 @@ func (f *packetFlow) write(packet []byte) {
 }
 
 // connect gets the flow its socket and serves it.
-func (f *packetFlow) connect() {
-	result, host := f.n.broker.dial(f.key.protocol, f.key.peer, f.key.guest)
+func (f *packetFlow) connect(owner tcpip.PacketOwner) {
+	result, host := f.n.broker.dial(f.key.protocol, f.key.peer, f.key.guest, processOf(owner))
 	if result != netwire.OK {
 		f.n.packets.remove(f)
 		if result == netwire.Failed && f.key.protocol == netwire.Echo {
@@ -242,7 +257,7 @@ func (f *packetFlow) open(host *hostConn) {
 	f.mu.Lock()
 	if f.ended {
 		f.mu.Unlock()
-		host.file.Close()
+		host.close()
 		return
 	}
 	f.host = host
@@ -251,6 +266,7 @@ func (f *packetFlow) open(host *hostConn) {
 	}
 	f.pending = nil
 	f.mu.Unlock()
+	host.whenEnded(func() { f.n.packets.remove(f) })
 	f.serve()
 	f.n.packets.remove(f)
 }
@@ -261,7 +277,7 @@ func (f *packetFlow) end() {
 	defer f.mu.Unlock()
 	f.ended, f.pending = true, nil
 	if f.host != nil {
-		f.host.file.Close()
+		go f.host.close() // It may wait for the channel.
 	}
 }
 

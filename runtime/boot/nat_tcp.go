@@ -7,13 +7,13 @@ package boot
 
 import (
 	"bytes"
+	"net/netip"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/log"
 	"gvisor.dev/gvisor/pkg/tcpip"
-	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/waiter"
 
@@ -54,7 +54,7 @@ func (n *nat) forwardTCP(r *tcp.ForwarderRequest) {
 	}
 	defer n.streams.release()
 	to, from := addrPort(id.LocalAddress, id.LocalPort), addrPort(id.RemoteAddress, id.RemotePort)
-	result, host := n.broker.dial(netwire.TCP, to, from)
+	result, host := n.broker.dial(netwire.TCP, to, from, n.owners.take(id))
 	if result != netwire.OK {
 		r.Complete(result == netwire.Refused)
 		n.unreachable(packetKey{netwire.TCP, from, to}, result)
@@ -92,17 +92,26 @@ func (n *nat) inbound(m netwire.Message, host *hostConn) {
 	newStream(ep, &queue, host).carry()
 }
 
-// dialGuest connects to a port of the guest, from the gateway.
+// dialGuest connects to a port of the guest, from the gateway: over IPv6 where
+// nobody listens on IPv4.
 func (n *nat) dialGuest(port uint16, queue *waiter.Queue) (tcpip.Endpoint, tcpip.Error) {
-	ep, err := n.router.NewEndpoint(tcp.ProtocolNumber, ipv4.ProtocolNumber, queue)
+	ep, err := n.dialGuestAt(natGateway, natGuest, port, queue)
+	if _, refused := err.(*tcpip.ErrConnectionRefused); refused && n.ipv6 {
+		return n.dialGuestAt(natGateway6, natGuest6, port, queue)
+	}
+	return ep, err
+}
+
+func (n *nat) dialGuestAt(from, to netip.Addr, port uint16, queue *waiter.Queue) (tcpip.Endpoint, tcpip.Error) {
+	ep, err := n.router.NewEndpoint(tcp.ProtocolNumber, networkProtocol(to), queue)
 	if err != nil {
 		return nil, err
 	}
 	entry, ready := waiter.NewChannelEntry(waiter.WritableEvents | waiter.EventHUp | waiter.EventErr)
 	queue.EventRegister(&entry)
 	defer queue.EventUnregister(&entry)
-	if err = ep.Bind(tcpip.FullAddress{NIC: n.nic, Addr: tcpipAddress(natGateway)}); err == nil {
-		err = ep.Connect(tcpip.FullAddress{NIC: n.nic, Addr: tcpipAddress(natGuest), Port: port})
+	if err = ep.Bind(tcpip.FullAddress{NIC: n.nic, Addr: tcpipAddress(from)}); err == nil {
+		err = ep.Connect(tcpip.FullAddress{NIC: n.nic, Addr: tcpipAddress(to), Port: port})
 	}
 	if _, started := err.(*tcpip.ErrConnectStarted); started {
 		limit := time.NewTimer(inboundTimeout)
@@ -151,6 +160,7 @@ func (s *stream) carry() {
 	// the host. Whoever notifies holds locks of the endpoint.
 	entry := waiter.NewFunctionEntry(waiter.EventHUp|waiter.EventErr, func(waiter.EventMask) { go s.checkGuest() })
 	s.queue.EventRegister(&entry)
+	s.host.whenEnded(s.abort)
 	var out sync.WaitGroup
 	out.Go(s.carryOut)
 	s.carryIn()
@@ -163,7 +173,7 @@ func (s *stream) carry() {
 	if aborted {
 		s.host.reset()
 	} else {
-		s.host.file.Close()
+		s.host.close()
 	}
 	s.guest.Close()
 }

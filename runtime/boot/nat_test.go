@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand"
 	"net"
@@ -20,6 +21,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv6"
 
 	"z.gfire.dev/gvx/runtime/control/netwire"
 )
@@ -223,6 +225,7 @@ func TestGuestLeaves(t *testing.T) {
 		defer n.nat.streams.mu.Unlock()
 		return n.nat.streams.count == 0
 	})
+	n.allGivenBack(t)
 }
 
 // TestGuestResets resets a connection whose host neither reads nor ends.
@@ -248,6 +251,7 @@ func TestGuestResets(t *testing.T) {
 		defer n.nat.streams.mu.Unlock()
 		return n.nat.streams.count == 0
 	})
+	n.allGivenBack(t)
 }
 
 // TestDatagrams carries datagrams of all sizes, and the news of a closed port.
@@ -297,7 +301,7 @@ func TestPacketFlowsEnd(t *testing.T) {
 	peer := netip.MustParseAddrPort(gateway(pc.LocalAddr()))
 	flows := &n.nat.packets
 	for i := range maxPacketFlows + 50 {
-		flows.send(packetKey{netwire.UDP, netip.AddrPortFrom(natGuest, uint16(i+1)), peer}, []byte("x"))
+		flows.send(packetKey{netwire.UDP, netip.AddrPortFrom(natGuest, uint16(i+1)), peer}, nil, []byte("x"))
 	}
 	flows.mu.Lock()
 	count := len(flows.flows)
@@ -362,7 +366,8 @@ func TestInbound(t *testing.T) {
 	}
 }
 
-// TestBrokerGone checks that flows outlive the broker and new ones fail.
+// TestBrokerGone checks that flows end with the broker, that new ones fail, and
+// that nothing else does.
 func TestBrokerGone(t *testing.T) {
 	n := newTestNetwork(t)
 	server := listen(t, func(c *net.TCPConn) { _, _ = io.Copy(c, c) })
@@ -371,19 +376,142 @@ func TestBrokerGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
+	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pc.Close()
+	_, _ = n.udp(gateway(pc.LocalAddr())).Write([]byte("x"))
+	if _, _, err := pc.ReadFrom(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
 	_ = unix.Shutdown(n.fd, unix.SHUT_RDWR)
-	eventually(t, "the router notices", func() bool {
+	if _, err := io.ReadAll(c); err == nil || !strings.Contains(err.Error(), (&tcpip.ErrConnectionReset{}).String()) {
+		t.Errorf("a flow after the broker's end: %v, want a reset", err)
+	}
+	eventually(t, "no flows", func() bool {
+		n.nat.packets.mu.Lock()
+		defer n.nat.packets.mu.Unlock()
 		n.nat.broker.mu.Lock()
 		defer n.nat.broker.mu.Unlock()
-		return n.nat.broker.gone
+		return len(n.nat.packets.flows) == 0 && len(n.nat.broker.conns) == 0
 	})
 	if _, err := n.dial(server); err == nil {
 		t.Error("connected without a broker")
 	}
-	_, _ = c.Write([]byte("still"))
+}
+
+// TestEnded plays a broker that ends connections under a new policy, one before
+// its flow has even begun.
+func TestEnded(t *testing.T) {
+	n := newTestNetwork(t)
+	server := listen(t, func(c *net.TCPConn) { _, _ = io.Copy(c, c) })
+	ended, err := n.dial(server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ended.Close()
+	n.mu.Lock()
+	id := n.requests[0].ID
+	n.mu.Unlock()
+	kept, err := n.dial(server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := netwire.Message{Kind: netwire.Ended, Protocol: netwire.TCP, ID: id}
+	if _, err := unix.Write(n.fd, m.Append(nil)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadAll(ended); err == nil {
+		t.Error("an ended connection ends without an error")
+	}
+	_, _ = kept.Write([]byte("still"))
 	buf := make([]byte, 5)
-	if _, err := io.ReadFull(c, buf); err != nil || string(buf) != "still" {
-		t.Errorf("flow after the broker's end: %q, %v", buf, err)
+	if _, err := io.ReadFull(kept, buf); err != nil || string(buf) != "still" {
+		t.Errorf("the other connection: %q, %v", buf, err)
+	}
+	kept.Close()
+	n.allGivenBack(t)
+
+	conn := &hostConn{}
+	conn.end()
+	called := false
+	conn.whenEnded(func() { called = true })
+	if !called {
+		t.Error("whoever comes too late does not hear of the end")
+	}
+}
+
+// TestIPv6 carries a stream and datagrams, and their errors, over IPv6.
+func TestIPv6(t *testing.T) {
+	n := newTestNetwork(t)
+	server := listenAt(t, "[::1]:0", func(c *net.TCPConn) { _, _ = io.Copy(c, c) })
+	c, err := n.dial(server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = c.Write([]byte("hello"))
+	_ = c.CloseWrite()
+	if all, err := io.ReadAll(c); err != nil || string(all) != "hello" {
+		t.Errorf("%q, %v", all, err)
+	}
+	c.Close()
+	for result, want := range map[netwire.Result]tcpip.Error{
+		netwire.Refused: &tcpip.ErrConnectionRefused{}, netwire.HostUnreachable: &tcpip.ErrNetworkUnreachable{},
+		netwire.NetUnreachable: &tcpip.ErrNetworkUnreachable{}, netwire.Denied: &tcpip.ErrNetworkUnreachable{},
+	} {
+		to := fmt.Sprintf("[2001:db8::%x]:80", 16+int(result))
+		n.mu.Lock()
+		n.results[to] = result
+		n.mu.Unlock()
+		if _, err := n.dial(to); err == nil || !strings.Contains(err.Error(), want.String()) {
+			t.Errorf("%s: %v, want %s", result, err, want)
+		}
+	}
+	pc, err := net.ListenPacket("udp", "[::1]:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	u := n.udp(gateway(pc.LocalAddr()))
+	buf := make([]byte, 65536)
+	for _, size := range []int{1, 0, 1452, 65507 - 48} {
+		packet := bytes.Repeat([]byte{byte(size)}, size)
+		if _, err := u.Write(packet); err != nil {
+			t.Fatal(err)
+		}
+		k, from, err := pc.ReadFrom(buf)
+		if err != nil || !bytes.Equal(buf[:k], packet) {
+			t.Fatalf("%d bytes: got %d, %v", size, k, err)
+		}
+		_, _ = pc.WriteTo(buf[:k], from)
+		if k, err := u.Read(buf); err != nil || !bytes.Equal(buf[:k], packet) {
+			t.Errorf("%d bytes back: got %d, %v", size, k, err)
+		}
+	}
+	pc.Close()
+	eventually(t, "a closed port is refused", func() bool {
+		_, err := u.Write([]byte("x"))
+		return err != nil && strings.Contains(err.Error(), (&tcpip.ErrConnectionRefused{}).String())
+	})
+}
+
+// TestInboundIPv6 reaches a server of the guest that listens on IPv6 alone.
+func TestInboundIPv6(t *testing.T) {
+	n := newTestNetwork(t)
+	l, err := gonet.ListenTCP(n.guest, tcpip.FullAddress{Addr: tcpipAddress(natGuest6), Port: 80}, ipv6.ProtocolNumber)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		if c, err := l.Accept(); err == nil {
+			_, _ = io.WriteString(c, c.RemoteAddr().(*net.TCPAddr).IP.String())
+			c.Close()
+		}
+	}()
+	client := n.inboundPair(t, netwire.Message{Kind: netwire.Inbound, Protocol: netwire.TCP, Port: 80})
+	if all, err := io.ReadAll(client); err != nil || string(all) != natGateway6.String() {
+		t.Errorf("%q, %v", all, err)
 	}
 }
 
@@ -421,4 +549,5 @@ func TestCounts(t *testing.T) {
 		defer n.nat.streams.mu.Unlock()
 		return n.nat.streams.count == 0
 	})
+	n.allGivenBack(t)
 }

@@ -46,7 +46,7 @@ func (sb *sandbox) newRootNetworkNamespace(clock tcpip.Clock, userns *auth.UserN
 	var n *nat
 	if sb.spec.Network.Mode == api.NetworkNAT {
 		var err error
-		if n, err = newNAT(sb.spec.Network.BrokerFD); err != nil {
+		if n, err = newNAT(sb.spec.Network.BrokerFD, sb.spec.Network.IPv6); err != nil {
 			return nil, err
 		}
 	}

@@ -70,7 +70,7 @@ func egressRules(flags []string) ([]api.EgressRule, error) {
 			if line = strings.TrimSpace(line); line == "" && flag != "" {
 				continue
 			}
-			rule, err := convert.ParseEgress(line)
+			rule, err := api.ParseEgress(line)
 			if err != nil {
 				return nil, err
 			}

@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -25,9 +26,9 @@ import (
 // busy.
 const maxAttempts = 1024
 
-// Options describe a broker. All of them are fixed for its life.
+// Options describe a broker. Policy alone changes in its life.
 type Options struct {
-	// Policy says what guests reach; nil is the policy without rules.
+	// Policy says what guests reach at first; nil is the policy without rules.
 	Policy *Policy
 	// Hosts are names that the guest's name server knows by itself.
 	Hosts map[string][]netip.Addr
@@ -35,6 +36,7 @@ type Options struct {
 	Servers []netip.AddrPort
 	// Denied, if not nil, is told what the policy denied, though not all of a
 	// flood. Warn, if not nil, is told what went wrong.
+	// After a change of policy it also hears what that has ended.
 	Denied func(Denial)
 	Warn   func(format string, args ...any)
 }
@@ -42,7 +44,10 @@ type Options struct {
 // Broker serves one sandbox.
 type Broker struct {
 	o        Options
+	policy   atomic.Pointer[Policy]
 	resolver *resolver
+	learned  *learned
+	flows    *flows
 	near     *os.File
 	raw      syscall.RawConn
 	far      *os.File
@@ -54,6 +59,8 @@ type Broker struct {
 	streams chan struct{}
 	denials denials
 
+	// changing is held while a policy is made of the one before it.
+	changing sync.Mutex
 	// sending keeps messages apart; it is held while the sandbox's end is full.
 	sending sync.Mutex
 
@@ -72,11 +79,16 @@ func New(o Options) (*Broker, error) {
 	}
 	b := &Broker{
 		o: o, near: near, far: far,
-		resolver: newResolver(o.Hosts, o.Servers, o.Policy.resolves()),
-		slots:    make(chan struct{}, maxAttempts),
-		streams:  make(chan struct{}, maxResolverFlows),
+		learned: newLearned(o.Hosts),
+		slots:   make(chan struct{}, maxAttempts),
+		streams: make(chan struct{}, maxResolverFlows),
 	}
-	if b.raw, err = near.SyscallConn(); err != nil {
+	b.policy.Store(o.Policy)
+	b.resolver = newResolver(o.Hosts, o.Servers, func(name string) bool { return b.policy.Load().Resolves(name) }, b.learned.learn)
+	if b.flows, err = newFlows(); err == nil {
+		b.raw, err = near.SyscallConn()
+	}
+	if err != nil {
 		near.Close()
 		far.Close()
 		return nil, fmt.Errorf("make the network channel: %w", err)
@@ -100,7 +112,7 @@ func (b *Broker) Start() {
 }
 
 // Close ends the service: ports are closed, attempts are given up, unix
-// sockets removed. Connections that were handed over go on.
+// sockets removed, and the guest's connections ended.
 func (b *Broker) Close() error {
 	b.cancel()
 	b.near.Close()
@@ -109,12 +121,15 @@ func (b *Broker) Close() error {
 	for _, p := range b.ports {
 		problems = append(problems, p.close())
 	}
+	b.flows.closeAll()
 	b.tasks.Wait()
 	return errors.Join(problems...)
 }
 
-// serve reads requests until the sandbox hangs up.
+// serve reads requests until the sandbox hangs up: then it has no connections
+// any more.
 func (b *Broker) serve() {
+	defer b.flows.closeAll()
 	// One byte more than a request shows that a packet is longer.
 	buf := make([]byte, netwire.RequestBytes+1)
 	for {
@@ -131,6 +146,11 @@ func (b *Broker) serve() {
 			b.warn("the sandbox sent a %w on its network channel: it gets no more connections", err)
 			_ = unixShutdown(b.raw)
 			return
+		}
+		r.By.Name = printable(r.By.Name)
+		if r.Ask == netwire.Closed {
+			b.flows.remove(r.ID, r.Protocol)
+			continue
 		}
 		select {
 		case b.slots <- struct{}{}:
@@ -149,11 +169,28 @@ func (b *Broker) answer(r netwire.Request, result netwire.Result) {
 	b.send(netwire.Message{Kind: netwire.Answer, Protocol: r.Protocol, ID: r.ID, Result: result}, -1)
 }
 
+// handOverHeld gives the sandbox a connection that the broker remembers: one
+// that is under the policy.
+func (b *Broker) handOverHeld(r netwire.Request, to netip.AddrPort, fd int) {
+	result := b.flows.add(r.ID, flow{protocol: r.Protocol, to: to, from: r.From, by: r.By}, fd, func() bool {
+		allowed, _ := b.check(to)
+		return allowed
+	})
+	if result != netwire.OK {
+		b.answer(r, result)
+		return
+	}
+	b.handOver(r, fd, netwire.Held)
+}
+
 // handOver gives the sandbox the connection it asked for. The caller keeps its
 // own copy, to be closed.
 func (b *Broker) handOver(r netwire.Request, fd int, flags uint8) {
 	m := netwire.Message{Kind: netwire.Answer, Protocol: r.Protocol, ID: r.ID, Flags: flags}
 	if err := b.send(m, fd); err != nil {
+		if flags&netwire.Held != 0 {
+			b.flows.remove(r.ID, r.Protocol)
+		}
 		b.answer(r, netwire.Failed)
 	}
 }

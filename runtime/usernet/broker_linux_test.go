@@ -27,6 +27,7 @@ type sandbox struct {
 	t    *testing.T
 	b    *Broker
 	fd   int
+	next uint32
 	mu   sync.Mutex
 	seen []Denial
 }
@@ -104,7 +105,8 @@ func (s *sandbox) receive() (netwire.Message, *os.File) {
 // dial asks for one connection and waits for the answer to it.
 func (s *sandbox) dial(protocol netwire.Protocol, to string) (netwire.Message, *os.File) {
 	s.t.Helper()
-	r := netwire.Request{Protocol: protocol, ID: 11, To: netip.MustParseAddrPort(to), From: netip.MustParseAddrPort("10.0.2.15:40000")}
+	s.next++
+	r := netwire.Request{Ask: netwire.Connect, Protocol: protocol, ID: s.next, By: netwire.Process{PID: 7, Name: "te\x1bst"}, To: netip.MustParseAddrPort(to), From: netip.MustParseAddrPort("10.0.2.15:40000")}
 	s.write(r.Append(nil))
 	m, f := s.receive()
 	if m.Kind != netwire.Answer || m.ID != r.ID || m.Protocol != protocol || (m.Result == netwire.OK) != (f != nil) {
@@ -193,7 +195,7 @@ func TestDialUDP(t *testing.T) {
 	}
 	defer pc.Close()
 	m, f := s.dial(netwire.UDP, pc.LocalAddr().String())
-	if f == nil || m.Flags != 0 {
+	if f == nil || m.Flags != netwire.Held {
 		t.Fatalf("%+v", m)
 	}
 	if _, err := f.WriteString("ping"); err != nil {
@@ -259,7 +261,7 @@ func TestDeafSandbox(t *testing.T) {
 	if err := unix.SetNonblock(s.fd, true); err != nil {
 		t.Fatal(err)
 	}
-	r := netwire.Request{Protocol: netwire.TCP, To: netip.MustParseAddrPort("127.0.0.1:1"), From: netip.MustParseAddrPort("10.0.2.15:1")}
+	r := netwire.Request{Ask: netwire.Connect, Protocol: netwire.TCP, To: netip.MustParseAddrPort("127.0.0.1:1"), From: netip.MustParseAddrPort("10.0.2.15:1")}
 	packet := r.Append(nil)
 	full := 0
 	for full < 20 {

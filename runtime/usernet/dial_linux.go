@@ -30,22 +30,25 @@ const (
 func (b *Broker) connect(r netwire.Request) {
 	to := r.To
 	switch addr := to.Addr(); {
-	case addr == natDNS:
+	case addr == natDNS, addr == natDNS6:
 		b.connectResolver(r)
 		return
 	case addr == natGateway:
 		to = netip.AddrPortFrom(loopback, to.Port())
-	case natSubnet.Contains(addr):
+	case addr == natGateway6:
+		to = netip.AddrPortFrom(netip.IPv6Loopback(), to.Port())
+	case natSubnet.Contains(addr), natSubnet6.Contains(addr):
 		// Nobody else is on the guest's network.
 		b.answer(r, netwire.HostUnreachable)
 		return
 	}
-	if allowed, why := b.o.Policy.Check(to); !allowed {
-		b.deny(r, why)
+	if allowed, why := b.check(to); !allowed {
+		b.report(Denial{Protocol: r.Protocol, From: r.From, To: r.To, By: r.By, Reason: why})
+		b.answer(r, netwire.Denied)
 		return
 	}
 	if r.Protocol == netwire.Echo {
-		b.connectEcho(r, to.Addr())
+		b.connectEcho(r, to)
 		return
 	}
 	// The host's own keepalive is off: whether a connection lives is for its
@@ -57,14 +60,14 @@ func (b *Broker) connect(r netwire.Request) {
 		return
 	}
 	defer conn.Close()
-	b.handOverConn(r, conn.(syscall.Conn), 0)
+	b.withDescriptor(r, conn.(syscall.Conn), func(fd int) { b.handOverHeld(r, to, fd) })
 }
 
-// handOverConn hands over a connection of package net.
-func (b *Broker) handOverConn(r netwire.Request, conn syscall.Conn, flags uint8) {
+// withDescriptor calls f with the descriptor of a connection of package net.
+func (b *Broker) withDescriptor(r netwire.Request, conn syscall.Conn, f func(fd int)) {
 	raw, err := conn.SyscallConn()
 	if err == nil {
-		err = raw.Control(func(fd uintptr) { b.handOver(r, int(fd), flags) })
+		err = raw.Control(func(fd uintptr) { f(int(fd)) })
 	}
 	if err != nil {
 		b.answer(r, netwire.Failed)
@@ -73,12 +76,12 @@ func (b *Broker) handOverConn(r netwire.Request, conn syscall.Conn, flags uint8)
 
 // connectEcho opens a socket for ICMP echo, where the host lets this user
 // have one (net.ipv4.ping_group_range).
-func (b *Broker) connectEcho(r netwire.Request, to netip.Addr) {
+func (b *Broker) connectEcho(r netwire.Request, to netip.AddrPort) {
 	family, proto := unix.AF_INET, unix.IPPROTO_ICMP
-	var sa unix.Sockaddr = &unix.SockaddrInet4{Addr: [4]byte(to.AsSlice()[:4])}
-	if to.Is6() {
+	var sa unix.Sockaddr = &unix.SockaddrInet4{Addr: [4]byte(to.Addr().AsSlice()[:4])}
+	if to.Addr().Is6() {
 		family, proto = unix.AF_INET6, unix.IPPROTO_ICMPV6
-		sa = &unix.SockaddrInet6{Addr: to.As16()}
+		sa = &unix.SockaddrInet6{Addr: to.Addr().As16()}
 	}
 	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, proto)
 	if err != nil {
@@ -91,7 +94,7 @@ func (b *Broker) connectEcho(r netwire.Request, to netip.Addr) {
 		b.answer(r, resultOf(err))
 		return
 	}
-	b.handOver(r, fd, 0)
+	b.handOverHeld(r, to, fd)
 }
 
 // connectResolver connects the guest with its name server.
@@ -122,9 +125,11 @@ func (b *Broker) connectResolver(r netwire.Request) {
 	defer far.Close()
 	b.tasks.Go(func() {
 		defer func() { <-b.streams }()
-		serve(b.ctx, fileConn{near})
+		serve(b.ctx, fileConn{near}, func(name string) {
+			b.report(Denial{Protocol: r.Protocol, From: r.From, To: r.To, Name: name, By: r.By, Reason: "no rule allows the name"})
+		})
 	})
-	b.handOverConn(r, far, flags)
+	b.withDescriptor(r, far, func(fd int) { b.handOver(r, fd, flags) })
 }
 
 // fileConn is one end of a socket pair as a net.Conn.
@@ -135,16 +140,6 @@ func (fileConn) LocalAddr() net.Addr { return &net.UnixAddr{} }
 
 // RemoteAddr implements net.Conn.
 func (fileConn) RemoteAddr() net.Addr { return &net.UnixAddr{} }
-
-// deny refuses a request and reports it.
-func (b *Broker) deny(r netwire.Request, why string) {
-	if b.o.Denied != nil {
-		if unreported, ok := b.denials.admit(time.Now()); ok {
-			b.o.Denied(Denial{r.Protocol, r.From, r.To, why, unreported})
-		}
-	}
-	b.answer(r, netwire.Denied)
-}
 
 // resultOf says in the channel's words why a connection could not be opened.
 func resultOf(err error) netwire.Result {

@@ -37,20 +37,25 @@ const (
 type resolver struct {
 	hosts    hosts
 	upstream upstream
-	// forward says whether names that are not listed are asked for.
-	forward bool
-	slots   chan struct{}
+	// allowed says whether a name that is not listed is asked for.
+	allowed func(name string) bool
+	// learn is told every answer of a server.
+	learn func(answer []byte, q question)
+	slots chan struct{}
 }
 
-func newResolver(list map[string][]netip.Addr, servers []netip.AddrPort, forward bool) *resolver {
-	return &resolver{hosts: list, upstream: upstream{fixed: servers}, forward: forward, slots: make(chan struct{}, maxQueries)}
+func newResolver(list map[string][]netip.Addr, servers []netip.AddrPort, allowed func(string) bool, learn func([]byte, question)) *resolver {
+	return &resolver{hosts: list, upstream: upstream{fixed: servers}, allowed: allowed, learn: learn, slots: make(chan struct{}, maxQueries)}
 }
 
 // exchange asks a server over some transport.
 type exchange func(ctx context.Context, server netip.AddrPort, query []byte, q question) ([]byte, error)
 
+// refused is told a name that may not be asked for.
+type refused func(name string)
+
 // resolve answers one query; nil if it is none.
-func (r *resolver) resolve(ctx context.Context, query []byte, ask exchange) []byte {
+func (r *resolver) resolve(ctx context.Context, query []byte, ask exchange, no refused) []byte {
 	q, ok := parseQuestion(query)
 	if !ok {
 		return nil
@@ -58,7 +63,8 @@ func (r *resolver) resolve(ctx context.Context, query []byte, ask exchange) []by
 	if answer := r.hosts.answer(query, q); answer != nil {
 		return answer
 	}
-	if !r.forward {
+	if !r.allowed(q.name) {
+		no(printable(q.name))
 		return refusal(query, q, rcodeRefused)
 	}
 	for _, server := range r.upstream.list() {
@@ -66,6 +72,8 @@ func (r *resolver) resolve(ctx context.Context, query []byte, ask exchange) []by
 		answer, err := ask(attempt, server, query, q)
 		cancel()
 		if err == nil {
+			// Before the guest can use it.
+			r.learn(answer, q)
 			return answer
 		}
 		if ctx.Err() != nil {
@@ -76,7 +84,7 @@ func (r *resolver) resolve(ctx context.Context, query []byte, ask exchange) []by
 }
 
 // serveDatagrams answers on a socket that keeps messages apart, until it ends.
-func (r *resolver) serveDatagrams(ctx context.Context, conn net.Conn) {
+func (r *resolver) serveDatagrams(ctx context.Context, conn net.Conn, no refused) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer conn.Close()
@@ -95,7 +103,7 @@ func (r *resolver) serveDatagrams(ctx context.Context, conn net.Conn) {
 		query := append([]byte(nil), buf[:n]...)
 		go func() {
 			defer func() { <-r.slots }()
-			if answer := r.resolve(ctx, query, askUDP); answer != nil {
+			if answer := r.resolve(ctx, query, askUDP, no); answer != nil {
 				_, _ = conn.Write(answer)
 			}
 		}()
@@ -103,7 +111,7 @@ func (r *resolver) serveDatagrams(ctx context.Context, conn net.Conn) {
 }
 
 // serveStream answers on a stream, in DNS' framing, until it ends.
-func (r *resolver) serveStream(ctx context.Context, conn net.Conn) {
+func (r *resolver) serveStream(ctx context.Context, conn net.Conn, no refused) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
@@ -125,7 +133,7 @@ func (r *resolver) serveStream(ctx context.Context, conn net.Conn) {
 		r.slots <- struct{}{}
 		pending.Go(func() {
 			defer func() { <-own; <-r.slots }()
-			answer := r.resolve(ctx, query, askTCP)
+			answer := r.resolve(ctx, query, askTCP, no)
 			if answer == nil {
 				cancel() // Not DNS: there is nothing to wait for.
 				return

@@ -75,6 +75,14 @@ func startServer(t *testing.T, payload string) netip.AddrPort {
 	return netip.MustParseAddrPort(pc.LocalAddr().String())
 }
 
+// newTestResolver forwards what its switch says, and learns nothing.
+func newTestResolver(h hosts, servers []netip.AddrPort, forward *bool) *resolver {
+	return newResolver(h, servers, func(string) bool { return *forward }, func([]byte, question) {})
+}
+
+// nobodyRefused is for queries whose refusal is seen in the answer.
+func nobodyRefused(string) {}
+
 func TestResolve(t *testing.T) {
 	// Nobody listens on the first server's port: the second is asked.
 	dead, err := net.ListenPacket("udp", "127.0.0.1:0")
@@ -84,45 +92,46 @@ func TestResolve(t *testing.T) {
 	deadServer := netip.MustParseAddrPort(dead.LocalAddr().String())
 	dead.Close()
 	large := strings.Repeat("x", 40000)
-	r := newResolver(nil, []netip.AddrPort{deadServer, startServer(t, large)}, true)
+	forward := true
+	r := newTestResolver(nil, []netip.AddrPort{deadServer, startServer(t, large)}, &forward)
 	for name, ask := range map[string]exchange{"udp": askUDP, "tcp": askTCP} {
 		q := query(77, "Example.org", typeA)
-		if got := r.resolve(context.Background(), q, ask); !bytes.Equal(got, answerOf(q, large)) {
+		if got := r.resolve(context.Background(), q, ask, nobodyRefused); !bytes.Equal(got, answerOf(q, large)) {
 			t.Errorf("%s: %d bytes, want the server's answer", name, len(got))
 		}
 	}
 	r.upstream.fixed = []netip.AddrPort{deadServer}
-	if got := r.resolve(context.Background(), query(1, "example.org", typeA), askUDP); len(got) < 4 || got[3]&0xf != rcodeServerFailure {
+	if got := r.resolve(context.Background(), query(1, "example.org", typeA), askUDP, nobodyRefused); len(got) < 4 || got[3]&0xf != rcodeServerFailure {
 		t.Errorf("no server: %x, want a server failure", got)
 	}
-	r.forward = false
-	if got := r.resolve(context.Background(), query(1, "example.org", typeA), askUDP); len(got) < 4 || got[3]&0xf != rcodeRefused {
+	forward = false
+	if got := r.resolve(context.Background(), query(1, "example.org", typeA), askUDP, nobodyRefused); len(got) < 4 || got[3]&0xf != rcodeRefused {
 		t.Errorf("not forwarded: %x, want refused", got)
 	}
 }
 
 func TestHosts(t *testing.T) {
 	h := hosts{"db.local": {netip.MustParseAddr("192.0.2.7"), netip.MustParseAddr("192.0.2.8"), netip.MustParseAddr("2001:db8::7")}}
-	r := newResolver(h, nil, false)
-	got := r.resolve(context.Background(), query(5, "DB.local", typeA), askUDP)
+	r := newTestResolver(h, nil, new(bool))
+	got := r.resolve(context.Background(), query(5, "DB.local", typeA), askUDP, nobodyRefused)
 	if n := binary.BigEndian.Uint16(got[6:]); n != 2 || !bytes.HasSuffix(got, []byte{192, 0, 2, 8}) {
 		t.Errorf("A: %d answers in %x", n, got)
 	}
-	got = r.resolve(context.Background(), query(5, "db.local", typeAAAA), askUDP)
+	got = r.resolve(context.Background(), query(5, "db.local", typeAAAA), askUDP, nobodyRefused)
 	if n := binary.BigEndian.Uint16(got[6:]); n != 1 || got[3]&0xf != 0 {
 		t.Errorf("AAAA: %d answers in %x", n, got)
 	}
-	got = r.resolve(context.Background(), query(5, "db.local", 16), askUDP)
+	got = r.resolve(context.Background(), query(5, "db.local", 16), askUDP, nobodyRefused)
 	if n := binary.BigEndian.Uint16(got[6:]); n != 0 || got[3]&0xf != 0 {
 		t.Errorf("TXT: %d answers in %x, want none and no error", n, got)
 	}
 }
 
 func TestServeStream(t *testing.T) {
-	r := newResolver(hosts{"a.b": {netip.MustParseAddr("192.0.2.7")}}, nil, false)
+	r := newTestResolver(hosts{"a.b": {netip.MustParseAddr("192.0.2.7")}}, nil, new(bool))
 	near, far := net.Pipe()
 	done := make(chan struct{})
-	go func() { r.serveStream(context.Background(), far); close(done) }()
+	go func() { r.serveStream(context.Background(), far, nobodyRefused); close(done) }()
 	for id := range uint16(3) {
 		if err := writeFramed(near, query(id, "a.b", typeA)); err != nil {
 			t.Fatal(err)

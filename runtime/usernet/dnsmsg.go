@@ -9,6 +9,8 @@ import (
 	"encoding/binary"
 	"net/netip"
 	"strings"
+
+	"golang.org/x/net/dns/dnsmessage"
 )
 
 const (
@@ -78,6 +80,11 @@ func parseQuestion(msg []byte) (q question, ok bool) {
 	q.kind, q.class = binary.BigEndian.Uint16(msg[at:]), binary.BigEndian.Uint16(msg[at+2:])
 	q.end = at + 4
 	return q, true
+}
+
+// plainName is a name of a message in the form that questions have.
+func plainName(n dnsmessage.Name) string {
+	return strings.ToLower(strings.TrimSuffix(n.String(), "."))
 }
 
 // refusal answers a query with an error.

@@ -6,6 +6,7 @@ package usernet
 
 import (
 	"net/netip"
+	"slices"
 
 	"z.gfire.dev/gvx/runtime/api"
 )
@@ -45,60 +46,74 @@ var disguises = []struct {
 }
 
 var (
-	natDNS     = netip.MustParseAddr(api.NATDNS)
-	natGateway = netip.MustParseAddr(api.NATGateway)
-	natSubnet  = netip.MustParsePrefix(api.NATSubnet)
-	loopback   = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	natDNS, natDNS6         = netip.MustParseAddr(api.NATDNS), netip.MustParseAddr(api.NATDNS6)
+	natGateway, natGateway6 = netip.MustParseAddr(api.NATGateway), netip.MustParseAddr(api.NATGateway6)
+	natSubnet, natSubnet6   = netip.MustParsePrefix(api.NATSubnet), netip.MustParsePrefix(api.NATSubnet6)
+	loopback                = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 )
 
-// Policy says what guests reach. It does not change.
+// Policy says what guests reach. It does not change; a broker changes to
+// another.
 type Policy struct {
 	rules   []api.EgressRule
 	byDef   bool
 	defRule string
+	// domains says that there are rules with names.
+	domains bool
+	// given are the rules as they were given, defaults included.
+	given []api.EgressRule
 }
 
 // NewPolicy makes a policy of rules, in the order in which they are tried. Of
-// several defaults the last counts.
+// several defaults the last counts. Rules with names and no default deny the
+// rest: to allow some names and all addresses would be to allow all.
 func NewPolicy(rules []api.EgressRule) (*Policy, error) {
 	if len(rules) > api.MaxEgressRules {
 		return nil, api.Errorf(api.KindLimit, "egress: %d rules, at most %d: join some into wider networks", len(rules), api.MaxEgressRules)
 	}
-	p := &Policy{byDef: true}
+	p := &Policy{byDef: true, given: slices.Clone(rules)}
 	for _, r := range rules {
-		if !r.To.IsValid() {
+		if r.IsDefault() {
 			p.byDef, p.defRule = r.Allow, r.String()
 			continue
 		}
+		p.domains = p.domains || r.Domain != ""
 		p.rules = append(p.rules, r)
+	}
+	if p.domains && p.defRule == "" {
+		p.byDef, p.defRule = false, "deny, which rules with names imply"
 	}
 	return p, nil
 }
 
+// Rules are the rules that the policy was made of.
+func (p *Policy) Rules() []api.EgressRule { return slices.Clone(p.given) }
+
 // Check says whether a guest may reach a destination, and why not. Without
-// ports (ICMP), the port is 0.
-func (p *Policy) Check(to netip.AddrPort) (allowed bool, why string) {
+// ports (ICMP), the port is 0. names are those by which the guest may know the
+// address.
+func (p *Policy) Check(to netip.AddrPort, names []string) (allowed bool, why string) {
 	plain := undisguise(to.Addr())
 	for _, shield := range protected {
 		if shield.prefix.Contains(plain) {
-			return p.match(plain, to.Port(), shield.prefix, false, shield.what)
+			return p.match(plain, names, to.Port(), shield.prefix, false, shield.what)
 		}
 	}
-	return p.match(plain, to.Port(), netip.Prefix{}, p.byDef, "by "+p.defRule)
+	return p.match(plain, names, to.Port(), netip.Prefix{}, p.byDef, "by "+p.defRule)
 }
 
 // match asks the rules. Inside a shield only rules that lie inside it may
-// allow.
-func (p *Policy) match(to netip.Addr, port uint16, shield netip.Prefix, otherwise bool, reason string) (bool, string) {
+// allow: a name never does, since whoever owns it chooses its addresses.
+func (p *Policy) match(to netip.Addr, names []string, port uint16, shield netip.Prefix, otherwise bool, reason string) (bool, string) {
 	for i := range p.rules {
 		r := &p.rules[i]
-		if !r.To.Contains(to) || !r.CoversPort(port) {
+		if !covers(r, to, names) || !r.CoversPort(port) {
 			continue
 		}
 		if !r.Allow {
 			return false, "by " + r.String()
 		}
-		if !shield.IsValid() || r.To.Bits() >= shield.Bits() {
+		if !shield.IsValid() || r.Domain == "" && r.To.Bits() >= shield.Bits() {
 			return true, ""
 		}
 	}
@@ -108,10 +123,31 @@ func (p *Policy) match(to netip.Addr, port uint16, shield netip.Prefix, otherwis
 	return false, reason
 }
 
-// resolves says whether the guest may ask the host's resolver.
-func (p *Policy) resolves() bool {
-	allowed, _ := p.match(natDNS, dnsPort, netip.Prefix{}, p.byDef, "")
-	return allowed
+func covers(r *api.EgressRule, to netip.Addr, names []string) bool {
+	if r.Domain == "" {
+		return r.To.Contains(to)
+	}
+	return slices.ContainsFunc(names, r.CoversName)
+}
+
+// Resolves says whether the guest may ask for a name. With rules that have
+// names, those names are all there is, unless a rule for the name server itself
+// takes that back.
+func (p *Policy) Resolves(name string) bool {
+	if !p.domains {
+		allowed, _ := p.match(natDNS, nil, dnsPort, netip.Prefix{}, p.byDef, "")
+		return allowed
+	}
+	for i := range p.rules {
+		r := &p.rules[i]
+		if r.Allow && r.CoversName(name) {
+			return true
+		}
+		if r.Domain == "" && r.To.Contains(natDNS) && r.To.Bits() >= natSubnet.Bits() && r.CoversPort(dnsPort) {
+			return r.Allow
+		}
+	}
+	return false
 }
 
 // undisguise returns the IPv4 address that an IPv6 address stands for, or the

@@ -60,7 +60,7 @@ func TestPolicy(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, why := p.Check(netip.MustParseAddrPort(c.to))
+		got, why := p.Check(netip.MustParseAddrPort(c.to), nil)
 		if got != c.want || got != (why == "") {
 			t.Errorf("%s: %s: %t (%s), want %t", c.name, c.to, got, why, c.want)
 		}
@@ -74,9 +74,63 @@ func TestPolicyResolves(t *testing.T) {
 	} {
 		for _, r := range rules {
 			p, err := NewPolicy(r)
-			if err != nil || p.resolves() != want {
+			if err != nil || p.Resolves("example.org") != want {
 				t.Errorf("%v: resolves %t, %v", r, !want, err)
 			}
+		}
+	}
+}
+
+func domain(name string, ports ...api.PortRange) api.EgressRule {
+	return api.EgressRule{Allow: true, Domain: name, Ports: ports}
+}
+
+// TestPolicyDomains: names stand for addresses, never for protected ones, and
+// are the only ones to be resolved.
+func TestPolicyDomains(t *testing.T) {
+	https := api.PortRange{First: 443, Last: 443}
+	for _, c := range []struct {
+		name  string
+		rules []api.EgressRule
+		to    string
+		names []string
+		want  bool
+	}{
+		{"a name", []api.EgressRule{domain("a.b")}, "192.0.2.1:80", []string{"x.y", "a.b"}, true},
+		{"another", []api.EgressRule{domain("a.b")}, "192.0.2.1:80", []string{"x.y"}, false},
+		{"no name", []api.EgressRule{domain("a.b")}, "192.0.2.1:80", nil, false},
+		{"IPv6", []api.EgressRule{domain("a.b")}, "[2001:db8::1]:80", []string{"a.b"}, true},
+		{"a port", []api.EgressRule{domain("*.b", https)}, "192.0.2.1:443", []string{"a.b"}, true},
+		{"another port", []api.EgressRule{domain("*.b", https)}, "192.0.2.1:80", []string{"a.b"}, false},
+		{"denied before", []api.EgressRule{deny("192.0.2.0/24"), domain("a.b")}, "192.0.2.1:80", []string{"a.b"}, false},
+		{"a name of the loopback", []api.EgressRule{domain("a.b")}, "127.0.0.1:80", []string{"a.b"}, false},
+		{"a name of the metadata", []api.EgressRule{domain("a.b")}, "169.254.169.254:80", []string{"a.b"}, false},
+		{"a name of a disguise", []api.EgressRule{domain("a.b")}, "[64:ff9b::7f00:1]:80", []string{"a.b"}, false},
+		{"an explicit default", []api.EgressRule{domain("a.b"), {Allow: true}}, "192.0.2.1:80", nil, true},
+	} {
+		p, err := NewPolicy(c.rules)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, why := p.Check(netip.MustParseAddrPort(c.to), c.names); got != c.want {
+			t.Errorf("%s: %t (%s)", c.name, got, why)
+		}
+	}
+	for _, c := range []struct {
+		rules []api.EgressRule
+		name  string
+		want  bool
+	}{
+		{[]api.EgressRule{domain("*.b")}, "a.b", true},
+		{[]api.EgressRule{domain("*.b")}, "a.c", false},
+		{[]api.EgressRule{domain("a.b"), {Allow: true}}, "a.c", false},
+		{[]api.EgressRule{domain("a.b"), allow("0.0.0.0/0")}, "a.c", false},
+		{[]api.EgressRule{domain("a.b"), allow("10.0.2.3/32")}, "a.c", true},
+		{[]api.EgressRule{deny("10.0.2.3/32"), domain("a.b")}, "a.b", false},
+	} {
+		p, err := NewPolicy(c.rules)
+		if err != nil || p.Resolves(c.name) != c.want {
+			t.Errorf("%v: resolves %s: %t, %v", ruleTexts(c.rules), c.name, !c.want, err)
 		}
 	}
 }

@@ -10,9 +10,10 @@ import (
 
 func TestRoundTrip(t *testing.T) {
 	for _, r := range []Request{
-		{TCP, 7, netip.MustParseAddrPort("192.0.2.1:80"), netip.MustParseAddrPort("10.0.2.15:40000")},
-		{UDP, 1 << 31, netip.MustParseAddrPort("[2001:db8::1]:53"), netip.MustParseAddrPort("[fd00::15]:1")},
-		{Echo, 0, netip.MustParseAddrPort("192.0.2.1:0"), netip.MustParseAddrPort("10.0.2.15:9")},
+		{Connect, TCP, 7, netip.MustParseAddrPort("192.0.2.1:80"), netip.MustParseAddrPort("10.0.2.15:40000"), Process{9, "curl"}},
+		{Connect, UDP, 1 << 31, netip.MustParseAddrPort("[2001:db8::1]:53"), netip.MustParseAddrPort("[fd00::15]:1"), Process{}},
+		{Connect, Echo, 0, netip.MustParseAddrPort("192.0.2.1:0"), netip.MustParseAddrPort("10.0.2.15:9"), Process{1, "sixteen bytes ok"}},
+		{Ask: Closed, Protocol: TCP, ID: 7},
 	} {
 		got, err := ParseRequest(r.Append(nil))
 		if err != nil || got != r {
@@ -22,6 +23,7 @@ func TestRoundTrip(t *testing.T) {
 	for _, m := range []Message{
 		{Kind: Answer, Protocol: TCP, ID: 9, Result: Denied},
 		{Kind: Inbound, Protocol: UDP, Flags: EndsEmpty, Port: 53},
+		{Kind: Ended, Protocol: TCP, ID: 9},
 	} {
 		got, err := ParseMessage(m.Append(nil))
 		if err != nil || got != m {
@@ -31,7 +33,7 @@ func TestRoundTrip(t *testing.T) {
 }
 
 func TestRefused(t *testing.T) {
-	good := (&Request{TCP, 7, netip.MustParseAddrPort("192.0.2.1:80"), netip.MustParseAddrPort("10.0.2.15:40000")}).Append(nil)
+	good := (&Request{Connect, TCP, 7, netip.MustParseAddrPort("192.0.2.1:80"), netip.MustParseAddrPort("10.0.2.15:40000"), Process{9, "curl"}}).Append(nil)
 	for name, change := range map[string]func([]byte) []byte{
 		"short":             func(b []byte) []byte { return b[:len(b)-1] },
 		"long":              func(b []byte) []byte { return append(b, 0) },
@@ -45,10 +47,11 @@ func TestRefused(t *testing.T) {
 			copy(b[8:], a[:])
 			return b
 		},
-		"no port":            func(b []byte) []byte { b[40], b[41] = 0, 0; return b },
-		"a port of an echo":  func(b []byte) []byte { b[1] = byte(Echo); return b },
-		"reserved":           func(b []byte) []byte { b[3] = 1; return b },
-		"reserved, the last": func(b []byte) []byte { b[47] = 1; return b },
+		"no port":           func(b []byte) []byte { b[40], b[41] = 0, 0; return b },
+		"a port of an echo": func(b []byte) []byte { b[1] = byte(Echo); return b },
+		"kind":              func(b []byte) []byte { b[3] = 3; return b },
+		"closed, and more":  func(b []byte) []byte { b[3] = byte(Closed); return b },
+		"behind the name":   func(b []byte) []byte { b[63] = 1; return b },
 	} {
 		if r, err := ParseRequest(change(bytes.Clone(good))); err == nil {
 			t.Errorf("%s: accepted as %v", name, r)
@@ -62,8 +65,8 @@ func TestRefused(t *testing.T) {
 // FuzzRequest feeds the parser that faces a compromised sandbox. What it
 // accepts has one form only.
 func FuzzRequest(f *testing.F) {
-	f.Add((&Request{TCP, 7, netip.MustParseAddrPort("192.0.2.1:80"), netip.MustParseAddrPort("10.0.2.15:40000")}).Append(nil))
-	f.Add((&Request{Echo, 7, netip.MustParseAddrPort("[::1]:0"), netip.MustParseAddrPort("[fd00::15]:1")}).Append(nil))
+	f.Add((&Request{Connect, TCP, 7, netip.MustParseAddrPort("192.0.2.1:80"), netip.MustParseAddrPort("10.0.2.15:40000"), Process{9, "curl"}}).Append(nil))
+	f.Add((&Request{Connect, Echo, 7, netip.MustParseAddrPort("[::1]:0"), netip.MustParseAddrPort("[fd00::15]:1"), Process{}}).Append(nil))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r, err := ParseRequest(b)
 		if err != nil {

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// The connections that a sandbox has, so that a change of policy can end them.
+// The broker keeps a descriptor of each: a sandbox that was taken over would not
+// give its own back. Both must be closed for the connection to be; a sandbox
+// closes its own and says so.
+
+package usernet
+
+import (
+	"net/netip"
+	"sync"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"z.gfire.dev/gvx/runtime/control/netwire"
+)
+
+const (
+	// maxFlows bounds connections of one sandbox: a little more than an honest
+	// one has.
+	maxFlows = 24 << 10
+	// flowShare is which part of the descriptors that the launcher may have
+	// connections get: the rest must always be there for the others.
+	flowShare = 2
+)
+
+// flow is one connection that was handed over.
+type flow struct {
+	// fd is the broker's own descriptor of it.
+	fd       int
+	protocol netwire.Protocol
+	to, from netip.AddrPort
+	by       netwire.Process
+	ended    bool
+}
+
+// flows are the connections of a sandbox by the id of their request.
+type flows struct {
+	most int
+
+	mu     sync.Mutex
+	open   map[uint32]*flow
+	closed bool
+}
+
+// newFlows asks how many descriptors there may be.
+func newFlows() (*flows, error) {
+	var files unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
+		return nil, err
+	}
+	return &flows{most: int(min(maxFlows, files.Cur/flowShare)), open: make(map[uint32]*flow)}, nil
+}
+
+// add enters a connection, of which it makes a descriptor of its own. allowed is
+// asked again under the lock that a change of policy takes, so that none slips
+// through between the two.
+func (t *flows) add(id uint32, f flow, fd int, allowed func() bool) netwire.Result {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case t.closed || t.open[id] != nil:
+		return netwire.Failed // An honest sandbox does not use an id twice.
+	case len(t.open) >= t.most:
+		return netwire.Busy
+	case !allowed():
+		return netwire.Denied
+	}
+	var err error
+	if f.fd, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0); err != nil {
+		return netwire.Failed
+	}
+	t.open[id] = &f
+	return netwire.OK
+}
+
+// remove closes the broker's side of a connection, if it is there.
+func (t *flows) remove(id uint32, protocol netwire.Protocol) {
+	t.mu.Lock()
+	f := t.open[id]
+	if f == nil || f.protocol != protocol {
+		t.mu.Unlock()
+		return
+	}
+	delete(t.open, id)
+	t.mu.Unlock()
+	unix.Close(f.fd)
+}
+
+// replace calls change and ends what keep does not want then. It returns what
+// has been ended.
+func (t *flows) replace(change func(), keep func(*flow) bool) map[uint32]flow {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	change()
+	ended := make(map[uint32]flow)
+	for id, f := range t.open {
+		if !f.ended && !keep(f) {
+			f.end()
+			ended[id] = *f
+		}
+	}
+	return ended
+}
+
+// list returns what is open.
+func (t *flows) list() []flow {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := make([]flow, 0, len(t.open))
+	for _, f := range t.open {
+		if !f.ended {
+			all = append(all, *f)
+		}
+	}
+	return all
+}
+
+// closeAll ends and closes everything, for good.
+func (t *flows) closeAll() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.closed = true
+	for id, f := range t.open {
+		f.end()
+		unix.Close(f.fd)
+		delete(t.open, id)
+	}
+}
+
+// end makes a connection useless to whoever has a descriptor of it.
+func (f *flow) end() {
+	f.ended = true
+	_ = unix.Shutdown(f.fd, unix.SHUT_RDWR)
+	if f.protocol != netwire.TCP {
+		// Shut down, a socket of packets still hears its peer: it gets none.
+		_, _, _ = unix.Syscall(unix.SYS_CONNECT, uintptr(f.fd), uintptr(unsafe.Pointer(&nobody)), unsafe.Sizeof(nobody))
+	}
+}
+
+// nobody is the address that disconnects a socket: of no family.
+var nobody = unix.RawSockaddr{Family: unix.AF_UNSPEC}
