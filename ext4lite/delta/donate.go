@@ -78,6 +78,10 @@ func Verify(files ...*os.File) error {
 	return err
 }
 
+// View makes a device of the files that OpenChain gave, for reading; the files
+// stay the caller's, and the device is not to be closed.
+func View(files ...*os.File) (device.Device, error) { return build(device.ReadOnly, files) }
+
 // CreateOn makes a delta in an empty open file that has the name path or will
 // have it, "" for none, on a base whose files OpenChain gave and which basePath
 // names. All files stay the caller's.

@@ -48,7 +48,7 @@ type header struct {
 func identity(base device.Device) (id [32]byte, err error) {
 	p := make([]byte, disk.SuperSize)
 	if _, err := base.ReadAt(p, disk.SuperOffset); err != nil {
-		return id, fmt.Errorf("read superblock: %w", err)
+		return id, fmt.Errorf("read superblock: not an ext4 volume: %w: %w", err, errno.EINVAL)
 	}
 	s, err := disk.DecodeSuper(p)
 	if err != nil {

@@ -168,14 +168,12 @@ func Commit(path string, report Progress) error {
 	}
 	buf := make([]byte, copyChunk)
 	err = d.split(0, h.size, func(here bool, off, n int64) error {
-		for end := off + n; here && off < end; off += copyChunk {
-			p := buf[:min(copyChunk, end-off)]
-			if _, err := d.f.ReadAt(p, d.data+off); err != nil {
+		for end := off + n; here && off < end; {
+			k, err := mergeChunk(d, f, base, off, end, buf)
+			if err != nil {
 				return err
 			}
-			if _, err := base.WriteAt(p, off); err != nil {
-				return err
-			}
+			off += k
 		}
 		if report != nil {
 			report(min(off, h.size), h.size)
@@ -189,6 +187,24 @@ func Commit(path string, report Progress) error {
 		return fmt.Errorf("commit %s into %s: %w", path, basePath, err)
 	}
 	return os.Remove(path)
+}
+
+// mergeChunk takes a part of what the delta holds into the base, and tells how
+// much. What is a hole in the delta, since it was freed, becomes one of the base.
+func mergeChunk(d *Delta, f, base *device.File, off, end int64, buf []byte) (int64, error) {
+	next, err := f.NextData(d.data + off)
+	if err != nil {
+		return 0, err
+	}
+	if hole := min(next-d.data, end) - off; hole > 0 {
+		return hole, base.Punch(off, hole)
+	}
+	p := buf[:min(copyChunk, end-off)]
+	if _, err := d.f.ReadAt(p, d.data+off); err != nil {
+		return 0, err
+	}
+	_, err = base.WriteAt(p, off)
+	return int64(len(p)), err
 }
 
 // Rebase would put a delta on another base. It is refused: which of its blocks

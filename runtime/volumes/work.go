@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// What is done to a volume that no sandbox has.
+
+package volumes
+
+import (
+	"os"
+	"path/filepath"
+
+	"z.gfire.dev/gvx/ext4lite"
+	"z.gfire.dev/gvx/ext4lite/delta"
+	"z.gfire.dev/gvx/ext4lite/device"
+	"z.gfire.dev/gvx/ext4lite/fsck"
+	"z.gfire.dev/gvx/runtime/api"
+)
+
+// OpenFS opens a volume's files for a tool, as a sandbox would: locked. Writing
+// is refused while the volume has clones.
+func (s *Store) OpenFS(r Ref, write bool) (*ext4lite.FS, error) {
+	access := device.ReadOnly
+	if write {
+		access = device.ReadWrite
+		if clones := s.rememberedClones(r.Path); len(clones) > 0 {
+			return nil, hasClones("change volume", r, clones)
+		}
+	}
+	files, err := s.openChain(r, access)
+	if err != nil {
+		return nil, s.volumeError("open volume", r, err)
+	}
+	dev, err := delta.Donated(access, files...)
+	if err != nil {
+		return nil, s.volumeError("open volume", r, err)
+	}
+	fs, err := ext4lite.Open(dev, ext4lite.Options{ReadOnly: !write})
+	if err != nil {
+		dev.Close()
+		return nil, s.volumeError("open volume", r, err)
+	}
+	if why := fs.ReadOnly(); write && why != nil {
+		fs.Close()
+		return nil, s.volumeError("change volume", r, why)
+	}
+	return fs, nil
+}
+
+// Compact gives back to the host all that a volume does not need, and closes
+// it: what a prepared volume goes through before it is cloned.
+func (s *Store) Compact(r Ref) (before, after int64, err error) {
+	if fi, err := os.Stat(r.Path); err == nil {
+		before = diskBytes(fi)
+	}
+	fs, err := s.OpenFS(r, true)
+	if err != nil {
+		return 0, 0, err
+	}
+	err = fs.Compact()
+	if e := fs.Close(); err == nil {
+		err = e
+	}
+	if err != nil {
+		return 0, 0, s.volumeError("compact volume", r, err)
+	}
+	if fi, err := os.Stat(r.Path); err == nil {
+		after = diskBytes(fi)
+	}
+	return before, after, nil
+}
+
+// Resize makes a volume larger.
+func (s *Store) Resize(r Ref, sizeBytes int64) error {
+	in, err := s.Inspect(r)
+	if err != nil {
+		return err
+	}
+	switch {
+	case len(in.Bases) > 0:
+		return api.Errorf(api.KindUnsupported, "resize volume %s: a clone is as large as its base: 'rungv volume flatten %s' makes it a volume of its own", r, r)
+	case in.Summary == nil:
+		return api.Errorf(api.KindInvalid, "resize volume %s: %s", r, in.Problem)
+	case sizeBytes < in.Summary.SizeBytes:
+		return api.Errorf(api.KindUnsupported, "resize volume %s: it has %d bytes, %d are asked for: volumes are not made smaller: what is in it may lie anywhere, and being sparse it costs the host only what is in it ('rungv volume compact' gives back the rest)", r, in.Summary.SizeBytes, sizeBytes)
+	}
+	if clones := s.Clones(r.Path); len(clones) > 0 {
+		return hasClones("resize volume", r, clones)
+	}
+	// The lock is Grow's own: this only waits for a sandbox on its way out.
+	files, err := s.openChain(r, device.ReadWrite)
+	if err != nil {
+		return s.volumeError("resize volume", r, err)
+	}
+	closeAll(files)
+	return s.volumeError("resize volume", r, ext4lite.Grow(r.Path, sizeBytes))
+}
+
+// Commit writes what a clone changed into its base, and removes the clone. The
+// base must have no other one.
+func (s *Store) Commit(r Ref, report Progress) (base Ref, err error) {
+	in, err := s.Inspect(r)
+	if err != nil {
+		return Ref{}, err
+	}
+	if len(in.Bases) == 0 {
+		return Ref{}, api.Errorf(api.KindInvalid, "commit volume %s: it is a plain volume, it has no base", r)
+	}
+	if base, err = s.Resolve(in.Bases[0]); err != nil {
+		return Ref{}, err
+	}
+	if clones := s.Clones(r.Path); len(clones) > 0 {
+		return base, hasClones("commit volume", r, clones)
+	}
+	var others []string
+	for _, c := range s.Clones(base.Path) {
+		if !samePath(c, r.Path) {
+			others = append(others, c)
+		}
+	}
+	if len(others) > 0 {
+		return base, hasClones("commit volume "+r.String()+" into", base, others)
+	}
+	for _, v := range []Ref{r, base} {
+		d, err := s.lockWhole(v)
+		if err != nil {
+			return base, s.volumeError("commit volume "+r.String()+": open", v, err)
+		}
+		d.Close() // Commit takes the lock itself: this waited, and knows whose it is.
+	}
+	if err := delta.Commit(r.Path, delta.Progress(report)); err != nil {
+		return base, s.volumeError("commit volume", r, err)
+	}
+	s.forget(r)
+	return base, nil
+}
+
+// forget removes what the store noted about a volume that is gone.
+func (s *Store) forget(r Ref) {
+	if r.Name != "" {
+		_ = os.Remove(s.labelsPath(r.Name))
+	}
+	_ = os.RemoveAll(filepath.Join(s.root, dirClones, pathKey(r.Path)))
+}
+
+// Remove removes a volume that nobody has and nobody was cloned from. It
+// returns what the host got back.
+func (s *Store) Remove(r Ref) (freed int64, err error) {
+	fi, err := os.Lstat(r.Path)
+	if err != nil {
+		return 0, s.volumeError("remove volume", r, err)
+	}
+	if !fi.Mode().IsRegular() {
+		return 0, api.Errorf(api.KindInvalid, "remove volume %s: it is no file", r)
+	}
+	if clones := s.Clones(r.Path); len(clones) > 0 {
+		return 0, hasClones("remove volume", r, clones)
+	}
+	lock, err := s.lockWhole(r)
+	if err != nil {
+		return 0, s.volumeError("remove volume", r, err)
+	}
+	defer lock.Close()
+	if err := os.Remove(r.Path); err != nil {
+		return 0, s.volumeError("remove volume", r, err)
+	}
+	s.forget(r)
+	return diskBytes(fi), nil
+}
+
+// Check looks for damage. A volume that was not closed is not looked at; with
+// replay it is closed first, which replayed reports.
+func (s *Store) Check(r Ref, replay bool) (report *fsck.Report, replayed bool, err error) {
+	files, err := s.openChain(r, device.ReadOnly)
+	if err != nil {
+		return nil, false, s.volumeError("check volume", r, err)
+	}
+	dev, err := delta.Donated(device.ReadOnly, files...)
+	if err != nil {
+		return nil, false, s.volumeError("check volume", r, err)
+	}
+	defer func() { dev.Close() }()
+	if sum, e := ext4lite.Probe(dev); e == nil && sum.InUse && replay {
+		dev.Close()
+		if err := s.replay(r); err != nil {
+			return nil, false, err
+		}
+		replayed = true
+		if files, err = s.openChain(r, device.ReadOnly); err == nil {
+			dev, err = delta.Donated(device.ReadOnly, files...)
+		}
+		if err != nil {
+			return nil, replayed, s.volumeError("check volume", r, err)
+		}
+	}
+	if report, err = fsck.Check(dev); err != nil {
+		return report, replayed, s.volumeError("check volume", r, err)
+	}
+	return report, replayed, nil
+}
+
+// replay opens a volume for writing and closes it.
+func (s *Store) replay(r Ref) error {
+	fs, err := s.OpenFS(r, true)
+	if err != nil {
+		return err
+	}
+	return s.volumeError("replay the journal of volume", r, fs.Close())
+}
