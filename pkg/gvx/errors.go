@@ -18,6 +18,7 @@ const (
 	KindInvalid     ErrorKind = "invalid"     // a field of the configuration, an argument
 	KindRuntime     ErrorKind = "runtime"     // rungv is missing, too old, or cannot be run
 	KindImage       ErrorKind = "image"       // an image is missing, broken or refused
+	KindVolume      ErrorKind = "volume"      // a volume is damaged or refused
 	KindNotFound    ErrorKind = "not found"   // a file, a volume, a sandbox does not exist
 	KindExists      ErrorKind = "exists"      // a name or file is taken
 	KindStart       ErrorKind = "start"       // the guest's command is missing or cannot be run
@@ -38,6 +39,7 @@ var (
 	ErrInvalid     = &Error{Kind: KindInvalid}
 	ErrRuntime     = &Error{Kind: KindRuntime}
 	ErrImage       = &Error{Kind: KindImage}
+	ErrVolume      = &Error{Kind: KindVolume}
 	ErrNotFound    = &Error{Kind: KindNotFound}
 	ErrExists      = &Error{Kind: KindExists}
 	ErrStart       = &Error{Kind: KindStart}

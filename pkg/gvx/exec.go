@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Commands in a running sandbox.
+
+package gvx
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"strings"
+	"syscall"
+)
+
+const opExec = "execute in sandbox"
+
+// Command is a command to be run in a sandbox besides its first process.
+type Command struct {
+	// Args is the command line; its first word is looked up in the guest's PATH.
+	Args []string
+	// Env adds to the container's environment, NAME=value each.
+	Env []string
+	// Dir is the working directory, the container's if empty.
+	Dir string
+	// User is name|uid[:group|gid], the container's if empty.
+	User string
+	// TTY gives the command a terminal; all it writes comes through Stdout.
+	TTY bool
+	// Stdin, Stdout and Stderr are as in [Config].
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+}
+
+// check finds what rungv would misunderstand.
+func (c *Command) check() error {
+	switch {
+	case len(c.Args) == 0 || c.Args[0] == "":
+		return errorf(KindInvalid, opExec, "Command.Args is empty: name a command")
+	case c.Dir != "" && !path.IsAbs(c.Dir):
+		return errorf(KindInvalid, opExec, "Command.Dir %q is not absolute", c.Dir)
+	}
+	for _, a := range c.Args {
+		if strings.IndexByte(a, 0) >= 0 {
+			return errorf(KindInvalid, opExec, "Command.Args: %q holds a zero byte", a)
+		}
+	}
+	if err := checkEnv(c.Env); err != nil {
+		return &Error{Kind: KindInvalid, Op: opExec, Err: fmt.Errorf("Command.Env: %w", err)}
+	}
+	return nil
+}
+
+// Process is a command that was started in a sandbox. Its methods may be called
+// by several goroutines.
+type Process struct {
+	verb *verb
+	tty  *terminal
+}
+
+// StartExec starts a command in the sandbox. The command is killed when ctx is
+// done, and when the sandbox ends. Call [Process.Wait] to know its end.
+func (sb *Sandbox) StartExec(ctx context.Context, c Command) (*Process, error) {
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	if err := sb.alive(opExec); err != nil {
+		return nil, err
+	}
+	s := streams{in: c.Stdin, out: c.Stdout, err: c.Stderr}
+	p := &Process{}
+	if c.TTY {
+		var err error
+		if p.tty, err = openTerminal(opExec, &s); err != nil {
+			return nil, err
+		}
+		s.tty = p.tty
+	}
+	a := &arguments{list: []string{"exec", "--env-zero-file", newEnvFile}}
+	a.value("--workdir", c.Dir)
+	a.value("--user", c.User)
+	a.set("--tty", c.TTY)
+	a.set("--interactive", c.Stdin != nil)
+	env := c.Env
+	if env == nil {
+		env = []string{}
+	}
+	v, err := sb.runtime.start(opExec, s, env, sb.config.Warn, append(append(a.list, sb.id), c.Args...)...)
+	if err != nil {
+		return nil, err
+	}
+	p.verb = v
+	context.AfterFunc(ctx, v.stop)
+	return p, nil
+}
+
+// Wait waits until the command has ended and its output is delivered, and
+// returns how. When ctx is done it stops waiting; the command goes on.
+func (p *Process) Wait(ctx context.Context) (ExitStatus, error) {
+	select {
+	case <-p.verb.ended:
+	case <-ctx.Done():
+		return ExitStatus{}, contextError(opExec, ctx)
+	}
+	switch {
+	case p.verb.badPeer != nil:
+		return ExitStatus{}, p.verb.badPeer
+	case p.verb.failed != nil:
+		return ExitStatus{}, failure(opExec, p.verb.failed)
+	}
+	code := p.verb.cmd.ProcessState.ExitCode()
+	if code < 0 {
+		return ExitStatus{}, errorf(KindInternal, opExec, "rungv ended: %v", p.verb.cmd.ProcessState)
+	}
+	exit := ExitStatus{Code: code}
+	if code > signalBase && code <= signalBase+maxSignal {
+		exit.Signal = syscall.Signal(code - signalBase)
+	}
+	return exit, nil
+}
+
+// A shell's way to put a signal into an exit code.
+const (
+	signalBase = 128
+	maxSignal  = 64
+)
+
+// Resize sets the size of the command's terminal.
+func (p *Process) Resize(rows, columns uint16) error {
+	if p.tty == nil {
+		return errorf(KindState, "resize terminal", "the command has none: set Command.TTY")
+	}
+	if err := p.tty.resize(rows, columns); err != nil {
+		return errorf(KindState, "resize terminal", "%w", err)
+	}
+	return nil
+}
+
+// Kill ends the command, and returns when it is gone.
+func (p *Process) Kill() { p.verb.stop() }
+
+// Exec runs a command in the sandbox and returns how it ended. When ctx is done
+// the command is killed, with [ErrTimeout] or [ErrCanceled].
+func (sb *Sandbox) Exec(ctx context.Context, c Command) (ExitStatus, error) {
+	p, err := sb.StartExec(ctx, c)
+	if err != nil {
+		return ExitStatus{}, err
+	}
+	exit, err := p.Wait(ctx)
+	if err == nil && ctx.Err() != nil && exit.Code != 0 {
+		err = contextError(opExec, ctx)
+	}
+	if errors.Is(err, ErrTimeout) || errors.Is(err, ErrCanceled) {
+		p.Kill()
+	}
+	return exit, err
+}
+
+// Output runs a command in the sandbox and returns what it writes to its
+// standard output. A status other than zero is [ErrExit], which quotes the
+// beginning of its standard error.
+func (sb *Sandbox) Output(ctx context.Context, args ...string) ([]byte, error) {
+	var out bytes.Buffer
+	var said limitedBuffer
+	exit, err := sb.Exec(ctx, Command{Args: args, Stdout: &out, Stderr: &said})
+	if err == nil && exit.Code != 0 {
+		err = &Error{Kind: KindExit, Op: opExec, Exit: &exit,
+			Err: fmt.Errorf("%s: exit status %d: %s", args[0], exit.Code, strings.TrimSpace(said.String()))}
+	}
+	return out.Bytes(), err
+}
