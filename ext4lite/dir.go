@@ -117,6 +117,29 @@ func (i *Inode) Lookup(name string) (*Inode, error) {
 	return child, nil
 }
 
+// LookupIno finds the number behind a name in a directory: ENOENT, and no more
+// words, if there is none. Nothing keeps that inode from being freed but the
+// caller, who sees to it that the name stays.
+func (i *Inode) LookupIno(name string) (uint32, error) {
+	i.mu.RLock()
+	defer i.mu.RUnlock()
+	err := i.isDir()
+	if err == nil {
+		err = checkName(name)
+	}
+	if err != nil {
+		return 0, failName("look up", name, err)
+	}
+	e, ok, err := i.lookup(name)
+	if err != nil {
+		return 0, failName("look up", name, err)
+	}
+	if !ok {
+		return 0, ENOENT
+	}
+	return e.ino, nil
+}
+
 // lookupInode finds a name's inode. The caller holds mu, which keeps the inode
 // from being freed before it is referenced.
 func (i *Inode) lookupInode(name string) (*Inode, error) {

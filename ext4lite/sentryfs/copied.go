@@ -97,7 +97,7 @@ func (i *inode) translateCopied(ctx context.Context, off, end uint64, optional m
 		pool.bytes.Add(-int64(want.Length()))
 		return memmap.Translation{}, i.fs.errno("copy pages of inode: the mount has reached its bound", i.id, linuxerr.ENOMEM)
 	}
-	_, err := o.copied.Fill(ctx, want, want, uint64(i.attr.SizeBytes), i.fs.mf, pgalloc.AllocOpts{
+	_, err := o.copied.Fill(ctx, want, want, uint64(i.fixed.SizeBytes), i.fs.mf, pgalloc.AllocOpts{
 		Kind:    usage.PageCache,
 		MemCgID: pgalloc.MemoryCgroupIDFromContext(ctx),
 		Mode:    pgalloc.AllocateAndWritePopulate,

@@ -38,36 +38,58 @@ const (
 //
 // A dentry holds its inode and one reference on its parent. A name with no
 // references stays in the cache until its shard is full and it was not used
-// since the last sweep.
+// since the last sweep. One that was taken out of the cache because its file
+// was removed, or never had a name, lives as long as it is referenced.
 type dentry struct {
 	vfsd vfs.Dentry
 
 	refs atomicbitops.Int64
 	// used is set by lookups and cleared by sweeps.
 	used atomic.Bool
+	// unhashed says that no path leads here any more. Who sets it holds a
+	// reference.
+	unhashed atomic.Bool
 
-	// The rest is immutable.
+	// These are immutable.
 
 	fs *filesystem
-	// parent is nil only for the root.
-	parent *dentry
-	name   string
 	// inode is nil if the name is known not to exist.
 	inode *inode
-	// hash is made of all names of the path, so that a shard needs no second
-	// one to find the dentry.
-	hash uint64
+	// key stands for the dentry in the hashes of the names below it, so that
+	// they need not change when a directory is renamed.
+	key uint64
 
-	// next has the same hash. The shard's lock protects it.
-	next *dentry
+	// parent and name change when the file is renamed: fs.treeMu protects them.
+	// Whoever finds the dentry in a shard may read the name under that shard's
+	// lock, as a renamed dentry is in none meanwhile. parent is nil for the
+	// root, and for a name that does not exist.
+	parent *dentry
+	name   string
+
+	// The shard's lock protects these. parentKey is the directory's key, at
+	// the dentry's place in the shard's ring, and next has the same hash.
+	parentKey uint64
+	hash      uint64
+	at        int
+	next      *dentry
 }
 
 var _ vfs.DentryImpl = (*dentry)(nil)
 
 // newDentry returns a dentry with one reference. It takes over the caller's
-// count of names on i.
+// count of names on i and, where there is an i, takes a reference on parent.
+//
+// Preconditions: the caller holds a reference on parent.
 func (fs *filesystem) newDentry(parent *dentry, name string, i *inode) *dentry {
-	d := &dentry{fs: fs, parent: parent, name: name, inode: i}
+	d := &dentry{fs: fs, name: name, inode: i, key: fs.lastKey.Add(1)}
+	if parent != nil {
+		d.parentKey = parent.key
+		d.hash = fs.dentries.hash(parent, name)
+		if i != nil {
+			d.parent = parent
+			parent.IncRef()
+		}
+	}
 	d.refs.Store(1)
 	d.vfsd.Init(d)
 	return d
@@ -96,10 +118,16 @@ func (d *dentry) TryIncRef() bool {
 }
 
 // DecRef implements vfs.DentryImpl. The last reference leaves the dentry in the
-// cache.
-func (d *dentry) DecRef(context.Context) {
-	if d.refs.Add(-1) < 0 {
-		panic("sentryfs: dentry released more often than taken")
+// cache, if it is there. Else it goes, and with it its reference on its parent.
+func (d *dentry) DecRef(ctx context.Context) {
+	for d != nil {
+		switch r := d.refs.Add(-1); {
+		case r < 0:
+			panic("sentryfs: dentry released more often than taken")
+		case r > 0, !d.unhashed.Load(), !d.refs.CompareAndSwap(0, dead):
+			return
+		}
+		d = d.dismantle(ctx)
 	}
 }
 
@@ -108,10 +136,13 @@ func (d *dentry) InotifyWithParent(ctx context.Context, events, cookie uint32, e
 	if d.inode.isDir() {
 		events |= linux.IN_ISDIR
 	}
+	gone := d.unhashed.Load()
+	d.fs.treeMu.RLock()
 	if d.parent != nil {
-		d.parent.inode.notify(ctx, d.name, events, cookie, et)
+		d.parent.inode.watches.Notify(ctx, d.name, events, cookie, et, gone)
 	}
-	d.inode.notify(ctx, "", events, cookie, et)
+	d.fs.treeMu.RUnlock()
+	d.inode.watches.Notify(ctx, "", events, cookie, et, gone)
 }
 
 // Watches implements vfs.DentryImpl.
@@ -147,7 +178,7 @@ func (c *dentryCache) init() {
 
 // hash of a name in a directory.
 func (c *dentryCache) hash(parent *dentry, name string) uint64 {
-	return maphash.String(c.seed, name) ^ (parent.hash*0x9e3779b97f4a7c15 + 1)
+	return maphash.String(c.seed, name) ^ (parent.key*0x9e3779b97f4a7c15 + 1)
 }
 
 func (c *dentryCache) shard(hash uint64) *dentryShard {
@@ -157,9 +188,9 @@ func (c *dentryCache) shard(hash uint64) *dentryShard {
 // find returns the dentry of a name, or nil.
 //
 // Preconditions: sh.mu is locked, at least for reading.
-func (sh *dentryShard) find(hash uint64, parent *dentry, name string) *dentry {
+func (sh *dentryShard) find(hash, parentKey uint64, name string) *dentry {
 	d := sh.m[hash]
-	for d != nil && (d.parent != parent || d.name != name) {
+	for d != nil && (d.parentKey != parentKey || d.name != name) {
 		d = d.next
 	}
 	return d
@@ -171,15 +202,17 @@ func (sh *dentryShard) find(hash uint64, parent *dentry, name string) *dentry {
 func (sh *dentryShard) add(d *dentry) {
 	d.next = sh.m[d.hash]
 	sh.m[d.hash] = d
+	d.at = len(sh.ring)
 	sh.ring = append(sh.ring, d)
 }
 
-// remove takes d, which is ring[at], out of the shard.
+// remove takes d out of the shard.
 //
-// Preconditions: sh.mu is locked.
-func (sh *dentryShard) remove(d *dentry, at int) {
+// Preconditions: sh.mu is locked, and d is in the shard.
+func (sh *dentryShard) remove(d *dentry) {
 	last := len(sh.ring) - 1
-	sh.ring[at] = sh.ring[last]
+	sh.ring[d.at] = sh.ring[last]
+	sh.ring[d.at].at = d.at
 	sh.ring[last] = nil
 	sh.ring = sh.ring[:last]
 	switch head := sh.m[d.hash]; {
@@ -200,25 +233,52 @@ func (sh *dentryShard) remove(d *dentry, at int) {
 //
 // Preconditions: d is a directory and the caller holds a reference on it.
 func (d *dentry) lookup(name string) (*dentry, error) {
+	if child, err, ok := d.cached(name); ok {
+		return child, err
+	}
+	// What the volume says and what the cache then holds must be of the same
+	// moment: names are made and removed with this locked.
+	d.inode.dirMu.RLock()
+	defer d.inode.dirMu.RUnlock()
+	return d.read(name)
+}
+
+// lookupLocked is lookup for those who change the directory.
+//
+// Preconditions: d.inode.dirMu is locked.
+func (d *dentry) lookupLocked(name string) (*dentry, error) {
+	if child, err, ok := d.cached(name); ok {
+		return child, err
+	}
+	return d.read(name)
+}
+
+// cached returns the child of d called name, with a reference, or an error, if
+// the cache knows or the name cannot be.
+func (d *dentry) cached(name string) (child *dentry, err error, ok bool) {
 	if uint64(len(name)) > d.fs.traits.NameMaxBytes {
-		return nil, linuxerr.ENAMETOOLONG
+		return nil, linuxerr.ENAMETOOLONG, true
 	}
 	hash := d.fs.dentries.hash(d, name)
 	sh := d.fs.dentries.shard(hash)
 	sh.mu.RLock()
-	child := sh.find(hash, d, name)
-	if child != nil {
-		defer sh.mu.RUnlock()
-		return child.hit()
+	defer sh.mu.RUnlock()
+	if child = sh.find(hash, d.key, name); child == nil {
+		return nil, nil, false
 	}
-	sh.mu.RUnlock()
+	child, err = child.hit()
+	return child, err, true
+}
 
+// read gets a name from the volume into the cache.
+//
+// Preconditions: d.inode.dirMu is locked, at least for reading.
+func (d *dentry) read(name string) (*dentry, error) {
 	child, err := d.instantiate(name)
 	if err != nil {
 		return nil, err
 	}
-	child.hash = hash
-	return sh.insert(child)
+	return d.fs.dentries.shard(child.hash).insert(child)
 }
 
 // hit returns d with a reference, or ENOENT if it stands for no file.
@@ -240,7 +300,6 @@ func (d *dentry) hit() (*dentry, error) {
 func (d *dentry) instantiate(name string) (*dentry, error) {
 	id, err := d.inode.node.Lookup(name)
 	if linuxerr.Equals(linuxerr.ENOENT, err) {
-		d.IncRef()
 		return d.fs.newDentry(d, name, nil), nil
 	}
 	if err != nil {
@@ -250,27 +309,34 @@ func (d *dentry) instantiate(name string) (*dentry, error) {
 	if err != nil {
 		return nil, err
 	}
-	if i.isDir() {
-		for a := d; a != nil; a = a.parent {
-			if a.inode == i {
-				d.fs.putInode(i)
-				return nil, d.fs.errno("look up a name: a directory contains its ancestor", id, linuxerr.ELOOP)
-			}
+	if i.isDir() && d.below(i) {
+		d.fs.putInode(context.Background(), i)
+		return nil, d.fs.errno("look up a name: a directory contains its ancestor", id, linuxerr.ELOOP)
+	}
+	return d.fs.newDentry(d, name, i), nil
+}
+
+// below reports whether d is i or lies below it.
+func (d *dentry) below(i *inode) bool {
+	d.fs.treeMu.RLock()
+	defer d.fs.treeMu.RUnlock()
+	for ; d != nil; d = d.parent {
+		if d.inode == i {
+			return true
 		}
 	}
-	d.IncRef()
-	return d.fs.newDentry(d, name, i), nil
+	return false
 }
 
 // insert adds d, which carries the caller's reference, unless a racing lookup
 // added the same name. It returns the dentry that is in the cache.
 func (sh *dentryShard) insert(d *dentry) (*dentry, error) {
 	sh.mu.Lock()
-	if winner := sh.find(d.hash, d.parent, d.name); winner != nil {
+	if winner := sh.find(d.hash, d.parentKey, d.name); winner != nil {
 		res, err := winner.hit()
 		sh.mu.Unlock()
 		d.refs.Store(dead)
-		d.release()
+		d.release(context.Background())
 		return res, err
 	}
 	res, err := d, error(nil)
@@ -279,15 +345,22 @@ func (sh *dentryShard) insert(d *dentry) (*dentry, error) {
 		d.refs.Store(0)
 		res, err = nil, linuxerr.ENOENT
 	}
+	sh.enter(d)
+	return res, err
+}
+
+// enter adds d to the shard, evicts what has become too much, and unlocks.
+//
+// Preconditions: sh.mu is locked.
+func (sh *dentryShard) enter(d *dentry) {
 	d.used.Store(true)
 	sh.add(d)
 	var victims [sweepSteps]*dentry
 	n := sh.sweep(victims[:])
 	sh.mu.Unlock()
 	for _, v := range victims[:n] {
-		v.release()
+		v.release(context.Background())
 	}
-	return res, err
 }
 
 // sweep moves the clock's hand if the shard is over its bound, and takes out
@@ -305,7 +378,7 @@ func (sh *dentryShard) sweep(victims []*dentry) int {
 			sh.hand = 0
 		}
 		d := sh.ring[sh.hand]
-		if d.used.Swap(false) || !sh.evict(sh.hand) {
+		if d.used.Swap(false) || !sh.evict(d) {
 			sh.hand++
 			continue
 		}
@@ -315,35 +388,41 @@ func (sh *dentryShard) sweep(victims []*dentry) int {
 	return n
 }
 
-// evict takes the dentry at ring[at] out of the shard if nothing needs it.
+// evict takes d out of the shard if nothing needs it.
 //
-// Preconditions: sh.mu is locked.
-func (sh *dentryShard) evict(at int) bool {
-	d := sh.ring[at]
+// Preconditions: sh.mu is locked, and d is in the shard.
+func (sh *dentryShard) evict(d *dentry) bool {
 	if !d.refs.CompareAndSwap(0, dead) {
 		return false
 	}
 	// A watch is on the file, but lives as long as the name it was added by.
 	// Only a holder of a reference can add one, so that looking now, when there
 	// can be no more holders, sees them all.
-	if d.inode != nil && d.inode.watches.Size() > 0 {
+	// A socket's other end is the kernel's, and known to the inode only.
+	if i := d.inode; i != nil && (i.watches.Size() > 0 || i.bound()) {
 		d.refs.Store(0)
 		return false
 	}
-	sh.remove(d, at)
+	sh.remove(d)
 	return true
 }
 
 // release lets go of what an evicted dentry holds.
 //
 // Preconditions: d is dead and in no shard; no shard's lock is held.
-func (d *dentry) release() {
+func (d *dentry) release(ctx context.Context) {
+	if up := d.dismantle(ctx); up != nil {
+		up.DecRef(ctx)
+	}
+}
+
+// dismantle gives back a dead dentry's inode, and returns its parent, of which
+// the caller owns the reference that d held.
+func (d *dentry) dismantle(ctx context.Context) *dentry {
 	if d.inode != nil {
-		d.fs.putInode(d.inode)
+		d.fs.putInode(ctx, d.inode)
 	}
-	if d.parent != nil {
-		d.parent.refs.Add(-1)
-	}
+	return d.parent
 }
 
 // evictUnused evicts every name that nobody holds, leaves first.
@@ -355,7 +434,7 @@ func (c *dentryCache) evictUnused() {
 			var victims []*dentry
 			sh.mu.Lock()
 			for at := 0; at < len(sh.ring); {
-				if d := sh.ring[at]; sh.evict(at) {
+				if d := sh.ring[at]; sh.evict(d) {
 					victims = append(victims, d)
 				} else {
 					at++
@@ -363,7 +442,7 @@ func (c *dentryCache) evictUnused() {
 			}
 			sh.mu.Unlock()
 			for _, d := range victims {
-				d.release()
+				d.release(context.Background())
 			}
 			again = again || len(victims) > 0
 		}
@@ -382,20 +461,37 @@ func (c *dentryCache) all() []*dentry {
 	return ds
 }
 
-// restore puts a dentry back that a checkpoint held.
+// restore puts a dentry back that a checkpoint held. Its key, and its parent's,
+// are new ones.
 func (c *dentryCache) restore(d *dentry) {
-	d.hash = c.pathHash(d)
+	d.parentKey, d.hash = d.parent.key, c.hash(d.parent, d.name)
 	sh := c.shard(d.hash)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	sh.add(d)
 }
 
-// pathHash hashes d's path anew, as the seed of the old hashes is gone.
-func (c *dentryCache) pathHash(d *dentry) uint64 {
-	if d.parent == nil {
-		return 0
+// unhash takes d out of the cache: its name is gone, or is about to be another
+// one.
+//
+// Preconditions: the caller holds a reference on d, and the dirMu of its
+// directory.
+func (c *dentryCache) unhash(d *dentry) {
+	sh := c.shard(d.hash)
+	sh.mu.Lock()
+	sh.remove(d)
+	sh.mu.Unlock()
+}
+
+// enter adds d, in place of a dentry that says there is no such name.
+//
+// Preconditions: the dirMu of d's directory is locked, and there is no file of
+// this name in the cache.
+func (c *dentryCache) enter(d *dentry) {
+	sh := c.shard(d.hash)
+	sh.mu.Lock()
+	if absent := sh.find(d.hash, d.parentKey, d.name); absent != nil {
+		sh.remove(absent) // nobody holds it, and it holds nothing
 	}
-	d.parent.hash = c.pathHash(d.parent)
-	return c.hash(d.parent, d.name)
+	sh.enter(d)
 }

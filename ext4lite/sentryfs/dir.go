@@ -60,11 +60,13 @@ func (fd *directoryFD) IterDirents(ctx context.Context, cb vfs.IterDirentsCallba
 // say, not for the image.
 func (d *dentry) dirent(e Dirent) vfs.Dirent {
 	ino := e.ID
-	switch {
-	case e.Name == ".", e.Name == ".." && d.parent == nil:
+	switch e.Name {
+	case ".":
 		ino = d.inode.id
-	case e.Name == "..":
-		ino = d.parent.inode.id
+	case "..":
+		up := d.up()
+		ino = up.inode.id
+		up.DecRef(context.Background())
 	}
 	return vfs.Dirent{Name: e.Name, Type: e.Type, Ino: ino, NextOff: e.Next}
 }

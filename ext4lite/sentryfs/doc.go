@@ -3,8 +3,8 @@
 // Package sentryfs is the one adapter through which gVisor's Sentry serves the
 // file-system formats of gvx. The Sentry's half (dentries, inodes, path walk,
 // permissions, locks, inotify, memory mapping, save and restore) is written
-// once here; a format is a [Volume]: today read-only EROFS, next read-write
-// ext4lite.
+// once here; a format is a [Volume]: EROFS images, which never change, and ext4
+// volumes, which are a [WritableVolume].
 //
 // It owns the files that a sandbox was given for its volumes, from mount to
 // release. It never opens anything on the host by name, never writes to an
@@ -19,8 +19,9 @@
 // Three kinds of guest pages cannot be a page of the file: holes, which all
 // share one run of zero pages; pages whose bytes are not page aligned in the
 // file (inline tails, blocks of 512 bytes); and last pages with something other
-// than zeros behind the end of the file. The last two are copied into the
-// Sentry's memory file, counted, bounded, and given back with the inode.
+// than zeros behind the end of the file. The last two, which only EROFS has, are
+// copied into the Sentry's memory file, counted, bounded, and given back with
+// the inode. In a volume that changes pages move, too: see movable.go.
 //
 // # Dentries and inodes
 //
@@ -32,23 +33,36 @@
 // hard links share it, and with it the mappings, the locks and the watches.
 // What only opened files need is allocated when one is opened.
 //
+// Whoever changes a directory's names holds its inode's dirMu over the change of
+// the volume and of the cache; a lookup that has to ask the volume holds it for
+// reading. So the cache never says what the volume did not say at that moment.
+//
 // A directory that contains one of its own ancestors, which only a forged image
 // can say, is ELOOP: so a chain of parents is never longer than the image has
 // directories.
 //
 // # Lock order
 //
-//	openState.mapsMu
-//	  mm.MemoryManager.activeMu
-//	    inodeTable.mu
-//	      openState.copyMu
-//	        copyPool.mu
-//	dentryShard.mu
-//	  vfs.Watches.mu
+//	filesystem.renameMu
+//	  inode.dirMu (two of them only under renameMu)
+//	    vfs.VirtualFilesystem.mountMu, vfs.Dentry.mu
+//	      filesystem.treeMu
+//	        vfs.Watches.mu
+//	      dentryShard.mu
+//	regularFD.mu
+//	  openState.writeMu
+//	    inode.attrMu
+//	      openState.mapsMu
+//	        mm.MemoryManager.activeMu
+//	          locks of a WritableVolume
+//	            movable.mu, inodeTable.mu
+//	          openState.copyMu
+//	            copyPool.mu
 //
 // # System calls
 //
-// At mount: fstat, mmap. At run time: pread64 and preadv2 (large reads), and
-// what pgalloc itself needs for copied pages. At release: munmap, close. The
-// platform maps the descriptor into guests with mmap.
+// At mount: fstat, lseek, mmap, and what opening an ext4 volume takes. At run
+// time: pread64 and preadv2, what ext4lite changes its files with, and what
+// pgalloc itself needs for copied pages. At release: munmap, close. The platform
+// maps the descriptors into guests with mmap.
 package sentryfs

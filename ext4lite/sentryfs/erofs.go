@@ -84,6 +84,12 @@ func (v *erofsVolume) Root() uint64 { return v.im.Root() }
 // Files implements Volume.
 func (v *erofsVolume) Files() []*HostFile { return []*HostFile{v.file} }
 
+// Close implements Volume.
+func (v *erofsVolume) Close() error {
+	v.file.close()
+	return nil
+}
+
 // Node implements Volume.
 func (v *erofsVolume) Node(id uint64) (Node, error) {
 	ino, err := v.im.Inode(id)
@@ -108,6 +114,7 @@ func (n *erofsNode) Attr() Attr {
 		GID:       n.ino.GID,
 		Nlink:     n.ino.Nlink,
 		SizeBytes: n.ino.Size,
+		Blocks:    (uint64(n.ino.Size) + 511) / 512,
 		Atime:     mtime,
 		Mtime:     mtime,
 		Ctime:     mtime,

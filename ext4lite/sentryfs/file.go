@@ -22,26 +22,27 @@ import (
 // many, the answer is the one for a file without holes.
 const maxSeekExtents = 1 << 16
 
-// openFile opens the file behind d.
-func (d *dentry) openFile(ctx context.Context, rp *vfs.ResolvingPath, opts *vfs.OpenOptions) (*vfs.FileDescription, error) {
+// openFile opens the file behind d. One that was just created is open to its
+// creator, whatever its mode.
+func (d *dentry) openFile(ctx context.Context, rp *vfs.ResolvingPath, opts *vfs.OpenOptions, created bool) (*vfs.FileDescription, error) {
 	i := d.inode
 	ats := vfs.AccessTypesForOpenFlags(opts)
-	kind := i.attr.Mode.FileType()
 	switch {
-	case kind == linux.S_IFLNK:
+	case i.isSymlink():
 		return nil, linuxerr.ELOOP
-	case kind == linux.S_IFDIR && (ats.MayWrite() || opts.Flags&linux.O_CREAT != 0):
+	case i.isDir() && (ats.MayWrite() || opts.Flags&linux.O_CREAT != 0):
 		return nil, linuxerr.EISDIR
-	case kind == linux.S_IFREG && ats.MayWrite():
+	case i.isRegular() && ats.MayWrite() && i.w == nil:
 		return nil, linuxerr.EROFS
 	}
-	if err := i.checkPermissions(rp.Credentials(), ats); err != nil {
-		return nil, err
+	if !created {
+		if err := i.checkPermissions(rp.Credentials(), ats); err != nil {
+			return nil, err
+		}
 	}
-	switch kind {
+	switch i.kind {
 	case linux.S_IFREG:
-		fd := &regularFD{}
-		return fd.init(fd, d, rp, opts)
+		return d.openRegular(ctx, rp, opts, created)
 	case linux.S_IFDIR:
 		if opts.Flags&linux.O_DIRECT != 0 {
 			return nil, linuxerr.EINVAL
@@ -59,6 +60,30 @@ func (d *dentry) openFile(ctx context.Context, rp *vfs.ResolvingPath, opts *vfs.
 	return nil, linuxerr.ENXIO // a socket
 }
 
+// openRegular opens a regular file, and cuts it to nothing if that is asked
+// for.
+func (d *dentry) openRegular(ctx context.Context, rp *vfs.ResolvingPath, opts *vfs.OpenOptions, created bool) (*vfs.FileDescription, error) {
+	i := d.inode
+	if opts.Flags&linux.O_TRUNC != 0 && !created {
+		mnt := rp.Mount()
+		if err := mnt.CheckBeginWrite(); err != nil {
+			return nil, err
+		}
+		err := i.truncate(ctx, 0)
+		mnt.EndWrite()
+		if err != nil {
+			return nil, err
+		}
+	}
+	fd := &regularFD{}
+	vfsfd, err := fd.init(fd, d, rp, opts)
+	if err == nil && i.w != nil && vfsfd.IsWritable() {
+		i.w.OpenWrite()
+		fd.writing = true
+	}
+	return vfsfd, err
+}
+
 // openDevice opens the device that d stands for. A whiteout is no device that
 // anybody registers.
 func (d *dentry) openDevice(ctx context.Context, rp *vfs.ResolvingPath, kind vfs.DeviceKind, opts *vfs.OpenOptions) (*vfs.FileDescription, error) {
@@ -66,7 +91,7 @@ func (d *dentry) openDevice(ctx context.Context, rp *vfs.ResolvingPath, kind vfs
 	if mnt.Options().Flags.NoDev {
 		return nil, linuxerr.EACCES
 	}
-	a := &d.inode.attr
+	a := d.inode.attr()
 	return d.fs.vfsfs.VirtualFilesystem().OpenDeviceSpecialFile(ctx, mnt, &d.vfsd, kind, a.RdevMajor, a.RdevMinor, opts)
 }
 
@@ -100,16 +125,25 @@ func (fd *fileFD) Stat(context.Context, vfs.StatOptions) (linux.Statx, error) {
 	return st, nil
 }
 
-// SetStat implements vfs.FileDescriptionImpl.
-func (fd *fileFD) SetStat(context.Context, vfs.SetStatOptions) error { return linuxerr.EROFS }
-
 // StatFS implements vfs.FileDescriptionImpl.
 func (fd *fileFD) StatFS(context.Context) (linux.Statfs, error) {
 	return fd.dentry().fs.statFS(), nil
 }
 
 // Sync implements vfs.FileDescriptionImpl.
-func (fd *fileFD) Sync(context.Context, vfs.SyncOptions) error { return nil }
+func (fd *fileFD) Sync(ctx context.Context, _ vfs.SyncOptions) error {
+	return fd.dentry().inode.sync(ctx)
+}
+
+// sync makes the file durable.
+func (i *inode) sync(ctx context.Context) error {
+	if i.w == nil {
+		return nil
+	}
+	ctx.UninterruptibleSleepStart()
+	defer ctx.UninterruptibleSleepFinish()
+	return i.fs.answer("sync inode", i.id, i.w.SyncFile())
+}
 
 // regularFD is an open regular file.
 type regularFD struct {
@@ -118,22 +152,39 @@ type regularFD struct {
 	// mu protects off, the position.
 	mu  sync.Mutex
 	off int64
+
+	// writing says that the volume counts this opening as one for writing. It
+	// is immutable.
+	writing bool
 }
 
 var _ vfs.FileDescriptionImpl = (*regularFD)(nil)
+
+// Release implements vfs.FileDescriptionImpl.
+func (fd *regularFD) Release(context.Context) {
+	if fd.writing {
+		fd.dentry().inode.w.CloseWrite()
+	}
+}
 
 // PRead implements vfs.FileDescriptionImpl.
 func (fd *regularFD) PRead(ctx context.Context, dst usermem.IOSequence, off int64, opts vfs.ReadOptions) (int64, error) {
 	if off < 0 {
 		return 0, linuxerr.EINVAL
 	}
-	if opts.Flags&^linux.RWF_HIPRI != 0 {
+	if opts.Flags&^(linux.RWF_HIPRI|linux.RWF_SYNC|linux.RWF_DSYNC) != 0 {
 		return 0, linuxerr.EOPNOTSUPP
 	}
 	if dst.NumBytes() == 0 {
 		return 0, nil
 	}
-	return dst.CopyOutFrom(ctx, &fileReader{i: fd.dentry().inode, off: off})
+	i := fd.dentry().inode
+	if i.w == nil {
+		return dst.CopyOutFrom(ctx, &fileReader{i: i, off: off})
+	}
+	n, err := dst.CopyOutFrom(ctx, &nodeReader{i: i, off: off})
+	i.touchAtime(fd.vfsfd.Mount(), fd.vfsfd.StatusFlags())
+	return n, err
 }
 
 // Read implements vfs.FileDescriptionImpl.
@@ -155,7 +206,7 @@ func (fd *regularFD) Seek(ctx context.Context, off int64, whence int32) (int64, 
 	case linux.SEEK_CUR:
 		off += fd.off
 	case linux.SEEK_END:
-		off += i.attr.SizeBytes
+		off += i.size()
 	case linux.SEEK_DATA, linux.SEEK_HOLE:
 		var err error
 		if off, err = i.seekExtent(off, whence == linux.SEEK_HOLE); err != nil {
@@ -173,19 +224,23 @@ func (fd *regularFD) Seek(ctx context.Context, off int64, whence int32) (int64, 
 
 // ConfigureMMap implements vfs.FileDescriptionImpl.
 func (fd *regularFD) ConfigureMMap(ctx context.Context, opts *memmap.MMapOpts) error {
-	return vfs.GenericConfigureMMap(&fd.vfsfd, fd.dentry().inode, opts)
+	i := fd.dentry().inode
+	if i.w != nil && len(i.fs.vol.Files()) == 0 {
+		return linuxerr.ENODEV // blocks that are not pages
+	}
+	return vfs.GenericConfigureMMap(&fd.vfsfd, i, opts)
 }
 
 // extent returns the checked extent that covers off.
 //
-// Preconditions: 0 <= off < i.attr.SizeBytes.
+// Preconditions: 0 <= off < i.fixed.SizeBytes.
 func (i *inode) extent(off int64) (Extent, error) {
 	e, err := i.node.Extent(off)
 	if err != nil {
 		return Extent{}, i.fs.errno("map a block of inode", i.id, err)
 	}
 	// All sums below stay inside 63 bits if this holds.
-	size := i.attr.SizeBytes
+	size := i.fixed.SizeBytes
 	if e.Off < 0 || e.Off > off || e.Len <= off-e.Off || e.Len > size-e.Off {
 		return Extent{}, i.fs.errno("map a block of inode: extent does not cover it", i.id, linuxerr.EUCLEAN)
 	}
@@ -198,7 +253,15 @@ func (i *inode) extent(off int64) (Extent, error) {
 // seekExtent returns the first offset from off on that is in a hole, or in
 // data. The end of the file is a hole.
 func (i *inode) seekExtent(off int64, hole bool) (int64, error) {
-	size := i.attr.SizeBytes
+	if i.w != nil {
+		seek := i.w.SeekData
+		if hole {
+			seek = i.w.SeekHole
+		}
+		off, err := seek(off)
+		return off, i.fs.answer("seek in inode", i.id, err)
+	}
+	size := i.fixed.SizeBytes
 	if off < 0 || off >= size {
 		return 0, linuxerr.ENXIO
 	}
@@ -243,7 +306,7 @@ func (r *fileReader) ReadToBlocks(dsts safemem.BlockSeq) (uint64, error) {
 func (i *inode) readToBlocks(dsts safemem.BlockSeq, off int64) (uint64, error) {
 	var done uint64
 	for !dsts.IsEmpty() {
-		if off >= i.attr.SizeBytes {
+		if off >= i.fixed.SizeBytes {
 			if done == 0 {
 				return 0, io.EOF
 			}

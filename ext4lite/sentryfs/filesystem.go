@@ -7,6 +7,8 @@ package sentryfs
 import (
 	"errors"
 	"fmt"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -35,9 +37,11 @@ type fsType struct {
 // Register makes the formats known to v, so that they can be mounted under
 // their names. Guests cannot mount them: they have no descriptor to give.
 func Register(v *vfs.VirtualFilesystem) {
-	v.MustRegisterFilesystemType(EROFSName, &fsType{format: EROFSName}, &vfs.RegisterFilesystemTypeOptions{
-		AllowUserList: true,
-	})
+	for _, format := range []string{EROFSName, Ext4Name} {
+		v.MustRegisterFilesystemType(format, &fsType{format: format}, &vfs.RegisterFilesystemTypeOptions{
+			AllowUserList: true,
+		})
+	}
 }
 
 // Name implements vfs.FilesystemType.
@@ -49,29 +53,38 @@ func (t *fsType) Release(context.Context) {}
 // GetFilesystem implements vfs.FilesystemType. It takes over the descriptors in
 // the options, also when it fails.
 func (t *fsType) GetFilesystem(ctx context.Context, v *vfs.VirtualFilesystem, _ *auth.Credentials, source string, opts vfs.GetFilesystemOptions) (*vfs.Filesystem, *vfs.Dentry, error) {
-	o, ok := opts.InternalData.(EROFSOptions)
-	if !ok {
-		ctx.Warningf("mount %s: no %T among the mount options but %T: only the sandbox itself can mount a volume", t.format, o, opts.InternalData)
+	var id checkpoint.ResourceID
+	var size int64
+	var vol Volume
+	var err error
+	switch o := opts.InternalData.(type) {
+	case EROFSOptions:
+		id, size = o.ID, o.Size
+		vol, err = openFormat(t.format, o.FD, o.Size)
+	case Ext4Options:
+		id = o.ID
+		vol, err = openExt4(&o)
+	default:
+		ctx.Warningf("mount %s: %T among the mount options: only the sandbox itself can mount a volume", t.format, o)
 		return nil, nil, linuxerr.EINVAL
 	}
-	vol, err := openFormat(t.format, o.FD, o.Size)
 	if err != nil {
-		ctx.Warningf("mount %s, resource %q: %v", t.format, o.ID.String(), err)
-		return nil, nil, errnoOf(err)
+		ctx.Warningf("mount %s, resource %q: %v", t.format, id.String(), err)
+		return nil, nil, err
 	}
 	fs, err := newFilesystem(ctx, v, t, vol)
 	if err != nil {
-		closeVolume(vol)
-		ctx.Warningf("mount %s, resource %q: %v", t.format, o.ID.String(), err)
-		return nil, nil, errnoOf(err)
+		vol.Close()
+		ctx.Warningf("mount %s, resource %q: %v", t.format, id.String(), err)
+		return nil, nil, err
 	}
-	fs.id, fs.size = o.ID, o.Size
+	fs.id, fs.size = id, size
 	fs.root.IncRef()
 	return &fs.vfsfs, &fs.root.vfsd, nil
 }
 
-// openFormat opens a donated file as a volume of the named format. It takes
-// over fd, also when it fails.
+// openFormat opens a donated file as a read-only volume of the named format. It
+// takes over fd, also when it fails.
 func openFormat(format string, fd int, size int64) (Volume, error) {
 	if format != EROFSName {
 		unix.Close(fd)
@@ -89,12 +102,6 @@ func openFormat(format string, fd int, size int64) (Volume, error) {
 	return vol, nil
 }
 
-func closeVolume(vol Volume) {
-	for _, f := range vol.Files() {
-		f.close()
-	}
-}
-
 // filesystem is a mounted volume. It implements vfs.FilesystemImpl.
 type filesystem struct {
 	vfsfs vfs.Filesystem
@@ -108,8 +115,10 @@ type filesystem struct {
 	// devMinor is the device number that stat(2) shows. It is immutable.
 	devMinor uint32
 
-	// vol and traits are set at mount and at restore.
+	// vol and traits are set at mount and at restore. w is the same volume if
+	// it can change, else nil.
 	vol    Volume
+	w      WritableVolume
 	traits Traits
 
 	// mf has the pages that are not the volume's own; rootNS is what IDs in
@@ -121,6 +130,16 @@ type filesystem struct {
 	root     *dentry
 	dentries dentryCache
 	inodes   inodeTable
+
+	// lastKey is the dentry key that was given out last.
+	lastKey atomic.Uint64
+
+	// renameMu makes renames one at a time: they alone lock two directories.
+	renameMu sync.Mutex
+
+	// treeMu protects the names and parents of dentries: renames lock it, and
+	// who goes upwards locks it for reading.
+	treeMu sync.RWMutex
 
 	copies copyPool
 	faults log.Logger
@@ -144,7 +163,7 @@ func newFilesystem(ctx context.Context, v *vfs.VirtualFilesystem, t *fsType, vol
 		return nil, fmt.Errorf("root directory: %w", err)
 	}
 	if !root.isDir() {
-		return nil, fmt.Errorf("root is a file of mode %#o, not a directory: %w", uint32(root.attr.Mode), unix.EUCLEAN)
+		return nil, fmt.Errorf("root is a file of mode %#o, not a directory: %w", uint32(root.kind), unix.EUCLEAN)
 	}
 	if fs.devMinor, err = v.GetAnonBlockDevMinor(); err != nil {
 		return nil, fmt.Errorf("device number: %w", err)
@@ -161,6 +180,7 @@ func (fs *filesystem) attach(ctx context.Context, vol Volume) error {
 		return fmt.Errorf("no memory file in the mounting context: %w", unix.EINVAL)
 	}
 	fs.vol, fs.traits, fs.mf = vol, vol.Traits(), mf
+	fs.w, _ = vol.(WritableVolume)
 	fs.rootNS = auth.NewRootUserNamespace()
 	fs.dentries.init()
 	fs.inodes.m = make(map[uint64]*inode)
@@ -173,6 +193,19 @@ func (fs *filesystem) attach(ctx context.Context, vol Volume) error {
 func (fs *filesystem) errno(op string, id uint64, err error) error {
 	fs.faults.Warningf("%s volume %q: %s %d: %v", fs.format, fs.id.String(), op, id, err)
 	return errnoOf(err)
+}
+
+// answer is what a guest gets to see of a change's outcome. Only damage and
+// failures of the host are news to the log: all others are the guest's doing.
+func (fs *filesystem) answer(op string, id uint64, err error) error {
+	if err == nil {
+		return nil
+	}
+	e := errnoOf(err)
+	if linuxerr.Equals(linuxerr.EUCLEAN, e) || linuxerr.Equals(linuxerr.EIO, e) {
+		return fs.errno(op, id, err)
+	}
+	return e
 }
 
 // errnoOf returns the errno in err's chain, or EIO: the Sentry panics when a
@@ -194,19 +227,31 @@ func errnoOf(err error) error {
 func (fs *filesystem) Release(ctx context.Context) {
 	fs.dentries.evictUnused()
 	fs.root.DecRef(ctx)
-	fs.putInode(fs.root.inode)
+	fs.putInode(ctx, fs.root.inode)
 	fs.copies.release(fs.mf)
-	closeVolume(fs.vol)
+	if err := fs.vol.Close(); err != nil {
+		fs.faults.Warningf("%s volume %q: %v", fs.format, fs.id.String(), err)
+	}
 	fs.vfsfs.VirtualFilesystem().PutAnonBlockDevMinor(fs.devMinor)
 }
 
 // Sync implements vfs.FilesystemImpl.
-func (fs *filesystem) Sync(context.Context) error { return nil }
+func (fs *filesystem) Sync(ctx context.Context) error {
+	if fs.w == nil {
+		return nil
+	}
+	ctx.UninterruptibleSleepStart()
+	defer ctx.UninterruptibleSleepFinish()
+	return fs.answer("sync", 0, fs.w.Sync())
+}
 
 // MountOptions implements vfs.FilesystemImpl.
 func (fs *filesystem) MountOptions() string { return "" }
 
 func (fs *filesystem) statFS() linux.Statfs {
+	if fs.w != nil {
+		return fs.w.StatFS()
+	}
 	return linux.Statfs{
 		Type:         fs.traits.Magic,
 		BlockSize:    fs.traits.BlockSizeBytes,

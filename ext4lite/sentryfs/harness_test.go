@@ -94,6 +94,7 @@ func (w *world) context(creds *auth.Credentials) context.Context {
 		limits.CtxLimits:      limits.NewLimitSet(),
 
 		uniqueid.CtxGlobalUniqueID: nextID.Add(1),
+		uniqueid.CtxInotifyCookie:  uint32(nextID.Add(1)),
 		ktime.CtxRealtimeClock:     &ktime.SyntheticClock{},
 	})
 }

@@ -7,6 +7,7 @@ package sentryfs
 import (
 	"fmt"
 	"io"
+	"sync/atomic"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -24,10 +25,12 @@ import (
 // which one waiting in a page fault does not. Small reads save the call.
 const preadMinBytes = 64 << 10
 
-// HostFile is a donated file, mapped whole and read-only. It is the memmap.File
-// that guests map. The mapping stays until the mount is released, so pages need
-// no reference counts: whoever maps them holds, through the file description,
-// the mount.
+// HostFile is a donated file, mapped whole. It is the memmap.File that guests
+// map. The mapping stays until the mount is released: whoever maps pages holds,
+// through the file description, the mount. Pages of a volume that does not
+// change need no reference counts. Those of one that does are counted by the
+// volume, block by block, so that it gives none to another file before the last
+// guest has let go of it.
 //
 // A file that is cut short behind the sandbox's back gives EIO, or SIGBUS in a
 // guest: never a crash of the Sentry, as all access is by safecopy.
@@ -38,7 +41,25 @@ type HostFile struct {
 	fd   int
 	size int64
 	data []byte
+
+	// writable says that the mapping is.
+	writable bool
+	// holds counts the references of pages, where a volume wants that.
+	holds pageHolder
+	// shift is what a page's offset in the file is more than that in the
+	// volume, once placed was told: 1 until then.
+	shift atomic.Int64
 }
+
+// pageHolder is a volume that counts the references of its pages, by their
+// places in the volume.
+type pageHolder interface {
+	HoldRun(volumeOff, n int64)
+	ReleaseRun(volumeOff, n int64)
+}
+
+// notPlaced is no multiple of a page, as every shift is.
+const notPlaced = 1
 
 var _ memmap.File = (*HostFile)(nil)
 
@@ -72,6 +93,41 @@ func mapHostFile(fd int, size int64) (*HostFile, error) {
 		return nil, fmt.Errorf("mmap %d bytes: %w", size, err)
 	}
 	return &HostFile{fd: fd, size: size, data: data}, nil
+}
+
+// mapVolumeFile maps a file of a volume that counts references. The descriptor
+// stays its owner's.
+func mapVolumeFile(fd int, writable bool, holds pageHolder) (*HostFile, error) {
+	size, err := unix.Seek(fd, 0, io.SeekEnd)
+	if err != nil {
+		return nil, fmt.Errorf("find size: %w", err)
+	}
+	prot := unix.PROT_READ
+	if writable {
+		prot |= unix.PROT_WRITE
+	}
+	data, err := unix.Mmap(fd, 0, int(size), prot, unix.MAP_SHARED)
+	if err != nil {
+		return nil, fmt.Errorf("mmap %d bytes: %w", size, err)
+	}
+	f := &HostFile{fd: fd, size: size, data: data, writable: writable, holds: holds}
+	f.shift.Store(notPlaced)
+	return f, nil
+}
+
+// placed notes what the file's pages have to be moved by to be the volume's. It
+// reports whether that is the same for all.
+func (f *HostFile) placed(shift int64) bool {
+	if f.shift.CompareAndSwap(notPlaced, shift) {
+		return shift&pageMask == 0
+	}
+	return f.shift.Load() == shift
+}
+
+// unmap gives the mapping back.
+func (f *HostFile) unmap() {
+	unix.Munmap(f.data)
+	f.data = nil
 }
 
 // close gives the mapping and the descriptor back.
@@ -153,15 +209,23 @@ func (f *HostFile) zeroBetween(start, end int64) bool {
 }
 
 // IncRef implements memmap.File.
-func (f *HostFile) IncRef(memmap.FileRange, uint32) {}
+func (f *HostFile) IncRef(fr memmap.FileRange, _ uint32) {
+	if f.holds != nil {
+		f.holds.HoldRun(int64(fr.Start)-f.shift.Load(), int64(fr.Length()))
+	}
+}
 
 // DecRef implements memmap.File.
-func (f *HostFile) DecRef(memmap.FileRange) {}
+func (f *HostFile) DecRef(fr memmap.FileRange) {
+	if f.holds != nil {
+		f.holds.ReleaseRun(int64(fr.Start)-f.shift.Load(), int64(fr.Length()))
+	}
+}
 
 // MapInternal implements memmap.File.
 func (f *HostFile) MapInternal(fr memmap.FileRange, at hostarch.AccessType) (safemem.BlockSeq, error) {
 	mapped := (uint64(f.size) + hostarch.PageSize - 1) &^ (hostarch.PageSize - 1)
-	if at.Write || fr.End > mapped || fr.Start >= fr.End {
+	if at.Write && !f.writable || fr.End > mapped || fr.Start >= fr.End {
 		return safemem.BlockSeq{}, &memmap.BusError{Err: linuxerr.EROFS}
 	}
 	// The kernel maps whole pages: what lies behind the last byte is there to

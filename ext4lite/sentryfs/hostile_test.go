@@ -115,6 +115,7 @@ func (v *oddVolume) Traits() Traits {
 	return Traits{Magic: erofsMagic, BlockSizeBytes: 4096, NameMaxBytes: 255, Identity: "odd"}
 }
 func (v *oddVolume) Files() []*HostFile { return []*HostFile{v.file} }
+func (v *oddVolume) Close() error       { v.file.close(); return nil }
 func (v *oddVolume) Root() uint64       { return uint64(slices.Index(v.names(), "root")) }
 
 func (v *oddVolume) Node(id uint64) (Node, error) {
@@ -245,7 +246,7 @@ func TestWrongDescriptors(t *testing.T) {
 	os.WriteFile(text, bytes.Repeat([]byte("text"), 4096), 0o600)
 	for name, want := range map[string]*gverrors.Error{empty: linuxerr.EINVAL, text: linuxerr.EINVAL, "/dev/null": linuxerr.EINVAL, t.TempDir(): linuxerr.EINVAL} {
 		_, err := w.mountEROFS(name)
-		w.wantErr("mount "+name, err, want)
+		w.wantErr("mount "+name, errnoOf(err), want)
 	}
 	_, err := w.vfs.MountDisconnected(w.ctx, w.creds, "x", EROFSName, &vfs.MountOptions{})
 	w.wantErr("mount as a guest would", err, linuxerr.ENODEV)

@@ -15,6 +15,7 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/kernel/auth"
 	"gvisor.dev/gvisor/pkg/sentry/kernel/pipe"
 	"gvisor.dev/gvisor/pkg/sentry/memmap"
+	"gvisor.dev/gvisor/pkg/sentry/socket/unix/transport"
 	"gvisor.dev/gvisor/pkg/sentry/vfs"
 )
 
@@ -35,21 +36,27 @@ type inode struct {
 	fs *filesystem
 	id uint64
 
-	// node and attr are immutable: the mount is read-only.
+	// node is immutable, and so is w: the same node if the volume can change,
+	// else nil.
 	node Node
-	attr Attr
+	w    WritableNode
 
-	// xattrs are the names of the extended attributes if there are few, as
-	// xattrsKnown says; else the volume is asked each time. Nearly all files
-	// have none, and an overlay asks for three at each step. Both are
-	// immutable.
-	xattrs      []string
-	xattrsKnown bool
+	// kind is the file type. It is immutable.
+	kind linux.FileMode
 
-	// acl is the access ACL, or nil if there is none. It is immutable. aclErr
-	// is why an ACL that is there cannot be understood: nobody passes then.
-	acl    *vfs.PosixACL
-	aclErr error
+	// fixed are the attributes of a file that cannot change, w == nil.
+	fixed Attr
+
+	// access and xattrs are what every path walk asks for, read once. Where w
+	// is set, attrMu serialises changes of both and of what they were read
+	// from; they are replaced, never edited.
+	attrMu sync.Mutex
+	access atomic.Pointer[access]
+	xattrs atomic.Pointer[xattrNames]
+
+	// dirMu is locked by those who change a directory's names, and locked for
+	// reading while a name is looked up in the volume.
+	dirMu sync.RWMutex
 
 	// names counts the dentries that hold the inode. fs.inodes.mu protects it.
 	names int
@@ -63,6 +70,27 @@ type inode struct {
 	open atomic.Pointer[openState]
 }
 
+// access says who may do what with a file.
+type access struct {
+	mode     linux.FileMode
+	uid, gid uint32
+	// acl is the access ACL, or nil if there is none. err is why one that is
+	// there cannot be understood: nobody passes then.
+	acl *vfs.PosixACL
+	err error
+}
+
+func (a *access) kuid() auth.KUID { return auth.KUID(a.uid) }
+func (a *access) kgid() auth.KGID { return auth.KGID(a.gid) }
+
+// xattrNames are the names of a file's extended attributes if there are few;
+// else the volume is asked each time. Nearly all files have none, and an
+// overlay asks for three at each step.
+type xattrNames struct {
+	list  []string
+	known bool
+}
+
 // openState is what only opened files need; most inodes are just walked past.
 type openState struct {
 	locks vfs.FileLocks
@@ -70,9 +98,18 @@ type openState struct {
 	// pipe is the FIFO behind a named pipe, else nil. It is immutable.
 	pipe *pipe.VFSPipe
 
+	// endpoint is what a socket's name is bound to, else nil. It is immutable.
+	endpoint transport.BoundEndpoint
+
+	// writeMu makes writes and changes of the length one at a time.
+	writeMu sync.Mutex
+
 	// mapsMu protects mappings, the guests' mappings of this file.
 	mapsMu   sync.Mutex
 	mappings memmap.MappingSet
+
+	// moving is what mappings of a file that changes need, else nil.
+	moving *movable
 
 	// copyMu protects copied, the pages that are not pages of a HostFile.
 	copyMu sync.Mutex
@@ -89,7 +126,7 @@ type inodeTable struct {
 	m  map[uint64]*inode
 }
 
-// get returns the inode with the given identity, counting one more name.
+// getInode returns the inode with the given identity, counting one more name.
 func (fs *filesystem) getInode(id uint64) (*inode, error) {
 	t := &fs.inodes
 	t.mu.Lock()
@@ -100,23 +137,44 @@ func (fs *filesystem) getInode(id uint64) (*inode, error) {
 	}
 	t.mu.Unlock()
 
+	node, err := fs.vol.Node(id)
+	if err != nil {
+		return nil, fs.errno("read inode", id, err)
+	}
+	return fs.adopt(id, node)
+}
+
+// adopt returns the inode of a node, counting one more name. It takes over the
+// node, also when it fails.
+func (fs *filesystem) adopt(id uint64, node Node) (*inode, error) {
 	fresh := &inode{fs: fs, id: id}
-	if err := fresh.load(); err != nil {
+	if err := fresh.load(node); err != nil {
+		fresh.drop()
 		return nil, err
 	}
+	t := &fs.inodes
 	t.mu.Lock()
-	defer t.mu.Unlock()
 	if i, ok := t.m[id]; ok {
 		i.names++
+		t.mu.Unlock()
+		fresh.drop()
 		return i, nil
 	}
+	defer t.mu.Unlock()
 	fresh.names = 1
 	t.m[id] = fresh
 	return fresh, nil
 }
 
+// addName counts one more name of an inode that has one.
+func (fs *filesystem) addName(i *inode) {
+	fs.inodes.mu.Lock()
+	i.names++
+	fs.inodes.mu.Unlock()
+}
+
 // putInode takes back one name, and forgets an inode that has none left.
-func (fs *filesystem) putInode(i *inode) {
+func (fs *filesystem) putInode(ctx context.Context, i *inode) {
 	fs.inodes.mu.Lock()
 	i.names--
 	gone := i.names == 0
@@ -124,38 +182,69 @@ func (fs *filesystem) putInode(i *inode) {
 		delete(fs.inodes.m, i.id)
 	}
 	fs.inodes.mu.Unlock()
-	if gone {
-		i.dropCopied()
+	if !gone {
+		return
+	}
+	i.dropCopied()
+	if i.w != nil && i.watches.Size() > 0 && i.w.Attr().Nlink == 0 {
+		i.watches.HandleDeletion(ctx)
+	}
+	i.drop()
+}
+
+// drop gives a node back to a volume that counts them. A file without a name
+// ends here.
+func (i *inode) drop() {
+	if i.w != nil {
+		i.w.Release()
 	}
 }
 
-// load reads the inode from the volume and checks what everything else relies
-// upon.
-func (i *inode) load() error {
-	node, err := i.fs.vol.Node(i.id)
-	if err != nil {
-		return i.fs.errno("read inode", i.id, err)
-	}
-	a := node.Attr()
-	switch a.Mode.FileType() {
+// load takes a node, checks what everything else relies upon, and reads what is
+// kept of it.
+func (i *inode) load(node Node) error {
+	i.node = node
+	i.w, _ = node.(WritableNode)
+	attr := node.Attr()
+	switch i.kind = attr.Mode.FileType(); i.kind {
 	case linux.S_IFREG, linux.S_IFDIR, linux.S_IFLNK, linux.S_IFCHR, linux.S_IFBLK, linux.S_IFIFO, linux.S_IFSOCK:
 	default:
 		return i.fs.errno("read inode: unknown file type", i.id, linuxerr.EUCLEAN)
 	}
-	if a.SizeBytes < 0 {
+	if attr.SizeBytes < 0 {
 		return i.fs.errno("read inode: negative size", i.id, linuxerr.EUCLEAN)
 	}
-	if a.Mode.IsDir() && a.SizeBytes > maxDirBytes {
+	if i.isDir() && attr.SizeBytes > maxDirBytes {
 		return i.fs.errno("read inode: directory larger than any real one", i.id, linuxerr.EUCLEAN)
 	}
-	i.node, i.attr = node, a
-	i.xattrs, err = node.ListXattr()
-	i.xattrsKnown = err == nil && len(i.xattrs) <= maxKeptXattrs
-	if !i.xattrsKnown {
-		i.xattrs = nil
+	if i.w == nil {
+		i.fixed = attr
 	}
-	i.acl, i.aclErr = i.readACL(linux.XATTR_NAME_POSIX_ACL_ACCESS)
+	i.readXattrNames()
+	i.readAccess(&attr)
 	return nil
+}
+
+// readXattrNames reads the names of the extended attributes again.
+//
+// Preconditions: i.attrMu is locked, or nobody else knows the inode.
+func (i *inode) readXattrNames() {
+	names, err := i.node.ListXattr()
+	x := &xattrNames{known: err == nil && len(names) <= maxKeptXattrs}
+	if x.known {
+		x.list = names
+	}
+	i.xattrs.Store(x)
+}
+
+// readAccess reads the inode's ACL again, and takes the rest from its
+// attributes.
+//
+// Preconditions: those of readXattrNames, which is up to date.
+func (i *inode) readAccess(attr *Attr) {
+	a := &access{mode: attr.Mode, uid: attr.UID, gid: attr.GID}
+	a.acl, a.err = i.readACL(linux.XATTR_NAME_POSIX_ACL_ACCESS)
+	i.access.Store(a)
 }
 
 // readACL reads one of the inode's ACLs: nil if there is none.
@@ -177,26 +266,47 @@ func (i *inode) readACL(name string) (*vfs.PosixACL, error) {
 	return acl, nil
 }
 
-func (i *inode) isDir() bool     { return i.attr.Mode.IsDir() }
-func (i *inode) isRegular() bool { return i.attr.Mode.FileType() == linux.S_IFREG }
-func (i *inode) isSymlink() bool { return i.attr.Mode.FileType() == linux.S_IFLNK }
+func (i *inode) isDir() bool     { return i.kind == linux.S_IFDIR }
+func (i *inode) isRegular() bool { return i.kind == linux.S_IFREG }
+func (i *inode) isSymlink() bool { return i.kind == linux.S_IFLNK }
 
-// readOnly reports whether opening the file for writing is up to the volume,
-// which is read-only. Devices, FIFOs and sockets only have their name here.
-func (i *inode) readOnly() bool {
-	return i.isRegular() || i.isDir() || i.isSymlink()
+// bound reports whether the inode is a socket's name that somebody has bound.
+func (i *inode) bound() bool {
+	o := i.open.Load()
+	return o != nil && o.endpoint != nil
+}
+
+// stored reports whether writing the file means writing to the volume. Devices,
+// FIFOs and sockets only have their name there.
+func (i *inode) stored() bool { return i.isRegular() || i.isDir() || i.isSymlink() }
+
+// attr returns the inode's attributes.
+func (i *inode) attr() Attr {
+	if i.w == nil {
+		return i.fixed
+	}
+	return i.w.Attr()
+}
+
+// size returns the file's length.
+func (i *inode) size() int64 {
+	if i.w == nil {
+		return i.fixed.SizeBytes
+	}
+	return i.w.Attr().SizeBytes
 }
 
 func (i *inode) checkPermissions(creds *auth.Credentials, ats vfs.AccessTypes) error {
-	if i.aclErr != nil {
-		return i.aclErr
+	a := i.access.Load()
+	if a.err != nil {
+		return a.err
 	}
-	return vfs.GenericCheckPermissions(creds, ats, i.attr.Mode, i.acl, auth.KUID(i.attr.UID), auth.KGID(i.attr.GID))
+	return vfs.GenericCheckPermissions(creds, ats, a.mode, a.acl, a.kuid(), a.kgid())
 }
 
 // statTo fills in st.
 func (i *inode) statTo(st *linux.Statx) {
-	a := &i.attr
+	a := i.attr()
 	st.Mask = linux.STATX_BASIC_STATS
 	st.Blksize = uint32(i.fs.traits.BlockSizeBytes)
 	st.Nlink = a.Nlink
@@ -205,8 +315,12 @@ func (i *inode) statTo(st *linux.Statx) {
 	st.Mode = uint16(a.Mode)
 	st.Ino = i.id
 	st.Size = uint64(a.SizeBytes)
-	st.Blocks = (st.Size + 511) / 512
+	st.Blocks = a.Blocks
 	st.Atime, st.Mtime, st.Ctime = a.Atime, a.Mtime, a.Ctime
+	if a.Btime.Sec != 0 {
+		st.Mask |= linux.STATX_BTIME
+		st.Btime = a.Btime
+	}
 	st.RdevMajor, st.RdevMinor = a.RdevMajor, a.RdevMinor
 	st.DevMajor, st.DevMinor = linux.UNNAMED_MAJOR, i.fs.devMinor
 }
@@ -233,16 +347,14 @@ func (i *inode) opened() *openState {
 		return o
 	}
 	o := &openState{}
-	if i.attr.Mode.FileType() == linux.S_IFIFO {
+	if i.kind == linux.S_IFIFO {
 		o.pipe = pipe.NewVFSPipe(true /* isNamed */, pipe.DefaultPipeSize)
+	}
+	if i.w != nil && i.isRegular() {
+		o.moving = &movable{}
 	}
 	if !i.open.CompareAndSwap(nil, o) {
 		return i.open.Load()
 	}
 	return o
-}
-
-// notify sends an inotify event for the inode.
-func (i *inode) notify(ctx context.Context, name string, events, cookie uint32, et vfs.EventType) {
-	i.watches.Notify(ctx, name, events, cookie, et, false /* unlinked */)
 }

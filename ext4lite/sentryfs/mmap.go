@@ -31,7 +31,11 @@ func (i *inode) AddMapping(ctx context.Context, ms memmap.MappingSpace, ar hosta
 	o := i.opened()
 	o.mapsMu.Lock()
 	defer o.mapsMu.Unlock()
-	o.mappings.AddMapping(ms, ar, off, writable)
+	if o.moving != nil {
+		i.addMovable(o, ms, ar, off, writable)
+	} else {
+		o.mappings.AddMapping(ms, ar, off, writable)
+	}
 	return nil
 }
 
@@ -40,6 +44,10 @@ func (i *inode) RemoveMapping(ctx context.Context, ms memmap.MappingSpace, ar ho
 	o := i.opened()
 	o.mapsMu.Lock()
 	defer o.mapsMu.Unlock()
+	if o.moving != nil {
+		i.removeMovable(o, ms, ar, off, writable)
+		return
+	}
 	o.mappings.RemoveMapping(ms, ar, off, writable)
 	if o.mappings.IsEmpty() && i.fs.copies.wantsBack() {
 		// No mapping, so no translation that could still point to them.
@@ -65,12 +73,15 @@ func (i *inode) InvalidateUnsavable(context.Context) error {
 
 // Translate implements memmap.Mappable.
 func (i *inode) Translate(ctx context.Context, required, optional memmap.MappableRange, at hostarch.AccessType) ([]memmap.Translation, error) {
+	if i.w != nil {
+		return i.translateMovable(ctx, required, optional, at)
+	}
 	if at.Write {
 		// Private mappings copy on write; a shared one needs a file that
 		// was opened for writing.
 		return nil, &memmap.BusError{Err: linuxerr.EROFS}
 	}
-	fileEnd := uint64(pageUp(i.attr.SizeBytes))
+	fileEnd := uint64(pageUp(i.fixed.SizeBytes))
 	var short error
 	if required.End > fileEnd {
 		if required.Start >= fileEnd {
@@ -107,7 +118,7 @@ func (i *inode) translateAt(ctx context.Context, off uint64, required, optional 
 	// The whole pages of the extent. The last page of the file counts as one,
 	// if the bytes behind the file's end may be seen.
 	whole := memmap.MappableRange{Start: uint64(pageUp(e.Off)), End: uint64(pageDown(e.end()))}
-	if e.end() == i.attr.SizeBytes && int64(whole.End) < e.end() && i.tailMappable(e, int64(required.End) > int64(whole.End)) {
+	if e.end() == i.fixed.SizeBytes && int64(whole.End) < e.end() && i.tailMappable(e, int64(required.End) > int64(whole.End)) {
 		whole.End += hostarch.PageSize
 	}
 	aligned := e.File == nil || (e.FileOff-e.Off)&pageMask == 0

@@ -23,6 +23,9 @@ var _ vfs.FilesystemImplSaveRestoreExtension = (*filesystem)(nil)
 
 // PrepareSave implements vfs.FilesystemImplSaveRestoreExtension.
 func (fs *filesystem) PrepareSave(context.Context) error {
+	if fs.w != nil {
+		return fmt.Errorf("save volume %q: a checkpoint cannot hold a volume that is written: detach it first", fs.id.String())
+	}
 	fs.dentries.evictUnused()
 	fs.inodes.mu.Lock()
 	defer fs.inodes.mu.Unlock()
@@ -47,7 +50,7 @@ func (fs *filesystem) CompleteRestore(ctx context.Context, _ vfs.CompleteRestore
 		return fmt.Errorf("restore %s volume %q: %w", fs.format, fs.id.String(), err)
 	}
 	if err := fs.reattach(ctx, vol); err != nil {
-		closeVolume(vol)
+		vol.Close()
 		return fmt.Errorf("restore %s volume %q: %w", fs.format, fs.id.String(), err)
 	}
 	return nil
@@ -64,6 +67,10 @@ func (fs *filesystem) reattach(ctx context.Context, vol Volume) error {
 	if err := fs.restoreInode(fs.root.inode); err != nil {
 		return err
 	}
+	fs.root.key = fs.lastKey.Add(1)
+	for _, d := range fs.held {
+		d.key = fs.lastKey.Add(1)
+	}
 	for _, d := range fs.held {
 		if err := fs.restoreInode(d.inode); err != nil {
 			return err
@@ -77,13 +84,17 @@ func (fs *filesystem) reattach(ctx context.Context, vol Volume) error {
 // restoreInode reads a restored inode again, when its first name is seen.
 func (fs *filesystem) restoreInode(i *inode) error {
 	if _, ok := fs.inodes.m[i.id]; !ok {
-		was := i.attr
-		if err := i.load(); err != nil {
+		was := i.fixed
+		node, err := fs.vol.Node(i.id)
+		if err == nil {
+			err = i.load(node)
+		}
+		if err != nil {
 			return fmt.Errorf("inode %d: %w", i.id, err)
 		}
-		if i.attr.Mode != was.Mode || i.attr.SizeBytes != was.SizeBytes {
+		if i.fixed.Mode != was.Mode || i.fixed.SizeBytes != was.SizeBytes {
 			return fmt.Errorf("inode %d has mode %#o and %d bytes, at the checkpoint %#o and %d",
-				i.id, uint32(i.attr.Mode), i.attr.SizeBytes, uint32(was.Mode), was.SizeBytes)
+				i.id, uint32(i.fixed.Mode), i.fixed.SizeBytes, uint32(was.Mode), was.SizeBytes)
 		}
 		i.names = 0
 		fs.inodes.m[i.id] = i
@@ -173,8 +184,8 @@ func (i *inode) saved() []savedField {
 	return []savedField{
 		{"fs", &i.fs},
 		{"id", &i.id},
-		{"mode", &i.attr.Mode},
-		{"size", &i.attr.SizeBytes},
+		{"mode", &i.fixed.Mode},
+		{"size", &i.fixed.SizeBytes},
 		{"watches", &i.watches},
 	}
 }

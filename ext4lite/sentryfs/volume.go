@@ -14,11 +14,9 @@ import "gvisor.dev/gvisor/pkg/abi/linux"
 // or become EIO; the text goes to the log. ENOENT of Lookup and ENODATA of
 // Xattr are ordinary answers, and returned as they are.
 //
-// A read-write format will offer more through further interfaces that the
-// adapter asks for by type assertion, on the Volume (statistics that change,
-// sync) and on its Nodes (create, link, rename, write, allocate, truncate). The
-// methods below stay as they are: nothing here assumes that a node's answers
-// never change, except where the adapter caches them for a read-only mount.
+// A format that can be written offers more: its volumes are [WritableVolume]s
+// and all their nodes [WritableNode]s. Of others the adapter keeps what it was
+// told, as that never changes.
 type Volume interface {
 	// Traits describes the volume as a whole.
 	Traits() Traits
@@ -31,8 +29,11 @@ type Volume interface {
 	Node(id uint64) (Node, error)
 
 	// Files are the donated files that back the volume, all of which Extents
-	// may point into. The adapter closes them when the mount is released.
+	// may point into.
 	Files() []*HostFile
+
+	// Close gives all of them back. No node is used any more.
+	Close() error
 }
 
 // Traits are the properties of a volume that statfs(2) and a restore need.
@@ -76,7 +77,8 @@ type Node interface {
 	Xattr(name string) ([]byte, error)
 
 	// Extent tells where the byte at off lives. The answer contains off and
-	// may be as long as the format can tell cheaply.
+	// may be as long as the format can tell cheaply. A WritableNode, whose
+	// bytes move, is not asked.
 	//
 	// Preconditions: 0 <= off < size.
 	Extent(off int64) (Extent, error)
@@ -92,9 +94,13 @@ type Attr struct {
 	Nlink uint32
 	// SizeBytes is never negative.
 	SizeBytes int64
-	Atime     linux.StatxTimestamp
-	Mtime     linux.StatxTimestamp
-	Ctime     linux.StatxTimestamp
+	// Blocks is the space it takes, in units of 512 bytes.
+	Blocks uint64
+	Atime  linux.StatxTimestamp
+	Mtime  linux.StatxTimestamp
+	Ctime  linux.StatxTimestamp
+	// Btime is when the file was made, zero if that is not recorded.
+	Btime linux.StatxTimestamp
 	// RdevMajor and RdevMinor are the device a special file stands for.
 	RdevMajor uint32
 	RdevMinor uint32

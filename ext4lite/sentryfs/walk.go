@@ -48,6 +48,7 @@ func (d *dentry) step(ctx context.Context, rp *vfs.ResolvingPath) (next *dentry,
 	}
 	if next.inode.isSymlink() && rp.ShouldFollowSymlink() {
 		target, err := next.inode.readlink()
+		next.inode.touchAtime(rp.Mount(), 0)
 		next.DecRef(ctx)
 		if err != nil {
 			return nil, false, err
@@ -69,15 +70,33 @@ func (d *dentry) stepUp(ctx context.Context, rp *vfs.ResolvingPath) (*dentry, er
 	if err != nil {
 		return nil, err
 	}
-	up := d.parent
-	if atRoot || up == nil {
-		up = d
-	} else if err := rp.CheckMount(ctx, &up.vfsd); err != nil {
-		return nil, err
+	up := d
+	if !atRoot {
+		up = d.up()
+	} else {
+		up.IncRef()
+	}
+	if up != d {
+		if err := rp.CheckMount(ctx, &up.vfsd); err != nil {
+			up.DecRef(ctx)
+			return nil, err
+		}
 	}
 	rp.Advance()
-	up.IncRef()
 	return up, nil
+}
+
+// up returns the directory that d is in, or d if it is the root, with a
+// reference.
+func (d *dentry) up() *dentry {
+	d.fs.treeMu.RLock()
+	defer d.fs.treeMu.RUnlock()
+	up := d.parent
+	if up == nil {
+		up = d
+	}
+	up.IncRef()
+	return up
 }
 
 // walk takes steps from d while more says so, and returns the last dentry, with
@@ -138,9 +157,10 @@ func resolveSearchable(ctx context.Context, rp *vfs.ResolvingPath, start *dentry
 	return d, nil
 }
 
-// PrependPath implements vfs.FilesystemImpl. Names and parents never change, so
-// it needs no lock.
+// PrependPath implements vfs.FilesystemImpl.
 func (fs *filesystem) PrependPath(ctx context.Context, vfsroot, vd vfs.VirtualDentry, b *fspath.Builder) error {
+	fs.treeMu.RLock()
+	defer fs.treeMu.RUnlock()
 	mnt := vd.Mount()
 	for d := vd.Dentry().Impl().(*dentry); ; d = d.parent {
 		switch {
@@ -157,6 +177,8 @@ func (fs *filesystem) PrependPath(ctx context.Context, vfsroot, vd vfs.VirtualDe
 
 // IsDescendant implements vfs.FilesystemImpl.
 func (fs *filesystem) IsDescendant(vfsroot, vd vfs.VirtualDentry) bool {
+	fs.treeMu.RLock()
+	defer fs.treeMu.RUnlock()
 	for d := vd.Dentry().Impl().(*dentry); d != nil; d = d.parent {
 		if &d.vfsd == vfsroot.Dentry() {
 			return true

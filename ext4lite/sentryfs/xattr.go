@@ -21,8 +21,9 @@ import (
 
 // listXattr returns the names that creds may know of.
 func (i *inode) listXattr(creds *auth.Credentials) ([]string, error) {
-	names := i.xattrs
-	if !i.xattrsKnown {
+	x := i.xattrs.Load()
+	names := x.list
+	if !x.known {
 		var err error
 		if names, err = i.node.ListXattr(); err != nil {
 			return nil, i.fs.errno("list extended attributes of inode", i.id, err)
@@ -52,7 +53,8 @@ func (i *inode) getXattr(creds *auth.Credentials, opts *vfs.GetXattrOptions) (st
 	default:
 		return "", linuxerr.EOPNOTSUPP
 	}
-	if err := vfs.CheckXattrPermissions(creds, vfs.MayRead, i.attr.Mode, auth.KUID(i.attr.UID), name); err != nil {
+	a := i.access.Load()
+	if err := vfs.CheckXattrPermissions(creds, vfs.MayRead, a.mode, a.kuid(), name); err != nil {
 		return "", err
 	}
 	if strings.HasPrefix(name, linux.XATTR_USER_PREFIX) {
@@ -61,13 +63,26 @@ func (i *inode) getXattr(creds *auth.Credentials, opts *vfs.GetXattrOptions) (st
 		}
 	}
 	value, err := i.xattr(name)
+	if err == nil && name == linux.XATTR_SECURITY_CAPABILITY {
+		// As the caller's user namespace sees it; nonsense stays as it is.
+		if seen, err := auth.FixupVfsCapDataOnGet(creds, string(value)); !linuxerr.Equals(linuxerr.EINVAL, err) {
+			return seen, err
+		}
+	}
 	return string(value), err
+}
+
+// mayHaveXattr reports whether the inode has an attribute, or so many that only
+// the volume knows.
+func (i *inode) mayHaveXattr(name string) bool {
+	x := i.xattrs.Load()
+	return !x.known || slices.Contains(x.list, name)
 }
 
 // xattr reads an attribute from the volume, whoever asks: ENODATA if there is
 // none.
 func (i *inode) xattr(name string) ([]byte, error) {
-	if i.xattrsKnown && !slices.Contains(i.xattrs, name) {
+	if !i.mayHaveXattr(name) {
 		return nil, linuxerr.ENODATA
 	}
 	value, err := i.node.Xattr(name)
@@ -87,14 +102,15 @@ func (i *inode) getACLXattr(creds *auth.Credentials, opts *vfs.GetXattrOptions) 
 	if err != nil {
 		return "", err
 	}
-	return vfs.ACLGetXattr(creds, opts, i.attr.Mode, acl, def)
+	return vfs.ACLGetXattr(creds, opts, i.access.Load().mode, acl, def)
 }
 
 // posixACL returns one of the inode's ACLs: nil if there is none.
 func (i *inode) posixACL(t vfs.ACLType) (*vfs.PosixACL, error) {
 	switch {
 	case t == vfs.AccessACL:
-		return i.acl, i.aclErr
+		a := i.access.Load()
+		return a.acl, a.err
 	case i.isDir():
 		return i.readACL(linux.XATTR_NAME_POSIX_ACL_DEFAULT)
 	}
@@ -121,16 +137,6 @@ func (fs *filesystem) GetXattrAt(ctx context.Context, rp *vfs.ResolvingPath, opt
 	return d.inode.getXattr(rp.Credentials(), &opts)
 }
 
-// SetXattrAt implements vfs.FilesystemImpl.
-func (fs *filesystem) SetXattrAt(ctx context.Context, rp *vfs.ResolvingPath, _ vfs.SetXattrOptions) error {
-	return refuseChange(ctx, rp)
-}
-
-// RemoveXattrAt implements vfs.FilesystemImpl.
-func (fs *filesystem) RemoveXattrAt(ctx context.Context, rp *vfs.ResolvingPath, _ string) error {
-	return refuseChange(ctx, rp)
-}
-
 // GetPosixACLAt implements vfs.FilesystemImpl.
 func (fs *filesystem) GetPosixACLAt(ctx context.Context, rp *vfs.ResolvingPath, t vfs.ACLType) (*vfs.PosixACL, error) {
 	d, err := resolve(ctx, rp)
@@ -139,11 +145,6 @@ func (fs *filesystem) GetPosixACLAt(ctx context.Context, rp *vfs.ResolvingPath, 
 	}
 	defer d.DecRef(ctx)
 	return d.inode.posixACL(t)
-}
-
-// SetPosixACLAt implements vfs.FilesystemImpl.
-func (fs *filesystem) SetPosixACLAt(ctx context.Context, rp *vfs.ResolvingPath, _ vfs.ACLType, _ *vfs.PosixACL, _ bool) (*vfs.PosixACL, linux.FileMode, error) {
-	return nil, 0, refuseChange(ctx, rp)
 }
 
 // ListXattr implements vfs.FileDescriptionImpl.
@@ -156,18 +157,7 @@ func (fd *fileFD) GetXattr(ctx context.Context, opts vfs.GetXattrOptions) (strin
 	return fd.dentry().inode.getXattr(auth.CredentialsFromContext(ctx), &opts)
 }
 
-// SetXattr implements vfs.FileDescriptionImpl.
-func (fd *fileFD) SetXattr(context.Context, vfs.SetXattrOptions) error { return linuxerr.EROFS }
-
-// RemoveXattr implements vfs.FileDescriptionImpl.
-func (fd *fileFD) RemoveXattr(context.Context, string) error { return linuxerr.EROFS }
-
 // GetPosixACL implements vfs.FileDescriptionImpl.
 func (fd *fileFD) GetPosixACL(_ context.Context, t vfs.ACLType) (*vfs.PosixACL, error) {
 	return fd.dentry().inode.posixACL(t)
-}
-
-// SetPosixACL implements vfs.FileDescriptionImpl.
-func (fd *fileFD) SetPosixACL(context.Context, vfs.ACLType, *vfs.PosixACL, bool) (*vfs.PosixACL, linux.FileMode, error) {
-	return nil, 0, linuxerr.EROFS
 }
