@@ -119,7 +119,7 @@ No root, no daemon, no user namespace, no KVM is needed.`,
 	g.register(root)
 	root.AddCommand(
 		newRunCommand(g), newPsCommand(g), newInspectCommand(g), newKillCommand(g), newStopCommand(g), newRmCommand(g),
-		newStatsCommand(g), newTopCommand(g), newPortCommand(g), newDoctorCommand(g), newInfoCommand(g), newVersionCommand(),
+		newStatsCommand(g), newTopCommand(g), newPortCommand(g), newNetworkCommand(g), newDoctorCommand(g), newInfoCommand(g), newVersionCommand(),
 	)
 	root.AddCommand(newImageCommand(g))
 	root.AddCommand(newImageAliases(g)...)

@@ -88,7 +88,7 @@ func (f *runFlags) register(cmd *cobra.Command) {
 	fl.StringVar(&f.network, "net", "", "")
 	_ = fl.MarkHidden("net") // docker's old spelling
 	fl.StringArrayVarP(&f.publish, "publish", "p", nil, "Publish a container's port to the host: [[IP:]HOST:]PORT[/udp] or unix:PATH:PORT; IP is 127.0.0.1 unless given")
-	fl.StringArrayVar(&f.egress, "egress", nil, `What the container may reach: "allow" or "deny" for all, or with =CIDR[:PORTS]; @FILE reads a rule from each line`)
+	fl.StringArrayVar(&f.egress, "egress", nil, `What the container may reach: "allow" or "deny" for all, or with =CIDR[:PORTS], or allow-domain=NAME[:PORTS], NAME or *.NAME; @FILE reads a rule from each line`)
 	fl.StringArrayVar(&f.addHosts, "add-host", nil, "Add a custom host-to-IP mapping (host:ip)")
 	fl.StringArrayVar(&f.dns, "dns", nil, "Set custom DNS servers")
 	fl.StringArrayVar(&f.dnsSearch, "dns-search", nil, "Set custom DNS search domains")

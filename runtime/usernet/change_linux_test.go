@@ -257,7 +257,7 @@ func TestDomains(t *testing.T) {
 		Hosts:   map[string][]netip.Addr{"db.allowed.test": {netip.MustParseAddr("192.0.2.9")}},
 	}, domain("*.allowed.test"))
 	now := time.Now()
-	s.b.learned.noTime = func() time.Time { return now }
+	s.b.learned.clock = func() time.Time { return now }
 	s.b.Start()
 	ask := func(name string) (rcode byte) {
 		t.Helper()

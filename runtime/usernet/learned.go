@@ -31,16 +31,16 @@ type learned struct {
 	// fixed are those of the list of hosts, which do not end.
 	fixed map[netip.Addr][]string
 
-	mu     sync.Mutex
-	ends   map[netip.Addr]map[string]time.Time
-	count  int
-	swept  time.Time
-	noTime func() time.Time // for tests
+	mu    sync.Mutex
+	ends  map[netip.Addr]map[string]time.Time
+	count int
+	swept time.Time
+	clock func() time.Time // for tests
 }
 
 // newLearned begins with what the list of hosts says.
 func newLearned(list hosts) *learned {
-	l := &learned{fixed: make(map[netip.Addr][]string), ends: make(map[netip.Addr]map[string]time.Time), noTime: time.Now}
+	l := &learned{fixed: make(map[netip.Addr][]string), ends: make(map[netip.Addr]map[string]time.Time), clock: time.Now}
 	for name, addrs := range list {
 		for _, a := range addrs {
 			l.fixed[a] = append(l.fixed[a], name)
@@ -51,7 +51,7 @@ func newLearned(list hosts) *learned {
 
 // names are those by which the guest knows an address now.
 func (l *learned) names(a netip.Addr) []string {
-	now := l.noTime()
+	now := l.clock()
 	list := append([]string(nil), l.fixed[a]...)
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -65,7 +65,7 @@ func (l *learned) names(a netip.Addr) []string {
 
 // add enters one pair.
 func (l *learned) add(a netip.Addr, name string, ttl time.Duration) {
-	now := l.noTime()
+	now := l.clock()
 	end := now.Add(min(max(ttl, minLearnedTTL), maxLearnedTTL))
 	l.mu.Lock()
 	defer l.mu.Unlock()
