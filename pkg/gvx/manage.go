@@ -15,6 +15,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"z.gfire.dev/gvx/runtime/control"
 )
 
 const (
@@ -31,7 +33,15 @@ func (sb *Sandbox) Signal(ctx context.Context, sig syscall.Signal) error {
 	if err := sb.alive(op); err != nil {
 		return err
 	}
-	return sb.runtime.run(ctx, op, streams{}, "kill", "--signal", strconv.Itoa(int(sig)), sb.id)
+	c, err := sb.dial(ctx, op)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if err := c.Signal(ctx, sb.id, int(sig), control.TargetInit); err != nil {
+		return sb.callError(ctx, op, err)
+	}
+	return nil
 }
 
 // Stop asks the guest to end: it gets its stop signal, and is killed when it

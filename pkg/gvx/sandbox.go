@@ -56,6 +56,8 @@ type Sandbox struct {
 	dir  string
 	id   string
 	verb *verb
+	// control is the path of the control socket.
+	control string
 
 	// mu guards state.
 	mu    sync.Mutex
@@ -130,7 +132,7 @@ func (sb *Sandbox) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	sb.id = created.Container
+	sb.id, sb.control = created.Container, created.Control
 	_, err = sb.verb.await(ctx, opNew, api.EventReady)
 	return err
 }

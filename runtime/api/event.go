@@ -44,8 +44,10 @@ type Event struct {
 	// Protocol is CallerProtocol and Version rungv's own, for EventHello.
 	Protocol int    `json:"protocol,omitempty"`
 	Version  string `json:"version,omitempty"`
-	// Container is the id, for EventCreated.
+	// Container is the id and Control the socket of the control channel, for
+	// EventCreated. Its path may be too long for a socket address.
 	Container string `json:"container,omitempty"`
+	Control   string `json:"control,omitempty"`
 	// Exit is how the guest ended, for EventEnded.
 	Exit *ExitStatus `json:"exit,omitempty"`
 	// Kind and Message tell what went wrong, for EventWarning and EventFailed.

@@ -85,9 +85,11 @@ func (c *caller) send(e api.Event) {
 }
 
 // created, ready, started and ended report a container's life.
-func (c *caller) created(id string) { c.send(api.Event{Type: api.EventCreated, Container: id}) }
-func (c *caller) ready()            { c.send(api.Event{Type: api.EventReady}) }
-func (c *caller) started()          { c.send(api.Event{Type: api.EventStarted}) }
+func (c *caller) created(id, control string) {
+	c.send(api.Event{Type: api.EventCreated, Container: id, Control: control})
+}
+func (c *caller) ready()   { c.send(api.Event{Type: api.EventReady}) }
+func (c *caller) started() { c.send(api.Event{Type: api.EventStarted}) }
 func (c *caller) ended(exit api.ExitStatus) {
 	c.send(api.Event{Type: api.EventEnded, Exit: &exit})
 }

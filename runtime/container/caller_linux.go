@@ -7,6 +7,7 @@ package container
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"syscall"
 	"time"
 
@@ -21,7 +22,7 @@ var errCallerGone = api.Errorf(api.KindState, "the program that asked for the co
 // [run.supervise] looks after that.
 func (u *run) watchCaller(ctx context.Context, cancel context.CancelFunc) {
 	if u.o.Created != nil {
-		u.o.Created(u.handle.ID())
+		u.o.Created(u.handle.ID(), filepath.Join(u.handle.Dir(), controlSocket))
 	}
 	if u.o.Gone == nil {
 		return

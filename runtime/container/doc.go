@@ -77,9 +77,9 @@ type RunOptions struct {
 	// is prepared, and the guest runs once Start is closed.
 	Ready func()
 	Start <-chan struct{}
-	// Created, if not nil, is told the id once the container has a record, and
-	// Started once its first process runs.
-	Created func(id string)
+	// Created, if not nil, is told the id and the place of the control socket
+	// once the container has a record, and Started once its first process runs.
+	Created func(id, control string)
 	Started func()
 	// Gone, if not nil, is closed when the program that asked for the run has
 	// ended: the run ends at once, as if it had been killed.
