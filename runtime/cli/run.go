@@ -39,12 +39,15 @@ system.
 
 The network is a user-mode one (--network nat): eth0 with 10.0.2.15, a gateway
 at 10.0.2.2 and a name server at 10.0.2.3, which asks the host's own or those of
---dns. Guests reach all that this user reaches, but for the host's loopback,
+--dns; where the host has IPv6, fd67:7678::15, ::2 and ::3 too. Guests reach all that this user reaches, but for the host's loopback,
 link-local and cloud metadata addresses. --egress changes that: the first rule
 that covers a destination decides, a rule without a network is for what no other
 covers, and one of those addresses is opened only by a rule inside its own
 network. The host's loopback is 10.0.2.2 in the guest and 127.0.0.1 in rules.
-'--egress deny' stops names too, unless 10.0.2.3 is allowed. The network of the
+'--egress deny' stops names too, unless 10.0.2.3 is allowed. With allow-domain
+only names that rules allow are resolved, the addresses of such a name are
+reached while its answer holds, and all else is denied unless there is a default.
+'rungv network policy' changes rules while the container runs. The network of the
 host itself is never given to a guest.
 
 The exit code is the command's own; 128+n when signal n ended it; 125 when rungv
