@@ -137,6 +137,10 @@ func (sb *sandbox) newKernel() error {
 		return fmt.Errorf("initialise kernel: %w", err)
 	}
 	sb.userns = userns
+	sb.numberUserNamespace()
+	if err := overrideSyscalls(); err != nil {
+		return err
+	}
 	if err := sb.registerFilesystems(); err != nil {
 		return err
 	}

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// System calls of the guest that behave differently from gVisor's own: where a
+// container engine inside depends on what Linux answers. gVisor's tables of
+// system calls are public variables; an entry here wraps one of them.
+
+package boot
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/abi/linux"
+	"gvisor.dev/gvisor/pkg/errors/linuxerr"
+	"gvisor.dev/gvisor/pkg/fspath"
+	"gvisor.dev/gvisor/pkg/marshal/primitive"
+	"gvisor.dev/gvisor/pkg/sentry/arch"
+	"gvisor.dev/gvisor/pkg/sentry/kernel"
+	"gvisor.dev/gvisor/pkg/sentry/vfs"
+)
+
+// syscallOverrides wraps gVisor's function for the system call of that name.
+var syscallOverrides = map[string]func(kernel.SyscallFn) kernel.SyscallFn{
+	"umount2": umountShared,
+	"bpf":     loadPacketFilters,
+}
+
+// overrideSyscalls puts the overrides into all tables. It must run before the
+// first guest task exists.
+func overrideSyscalls() error {
+	for _, table := range kernel.SyscallTables() {
+		for name, wrap := range syscallOverrides {
+			number, err := table.LookupNo(name)
+			if err != nil {
+				return fmt.Errorf("override system call %s for %v: %w", name, table.Arch, err)
+			}
+			call := table.Table[number]
+			call.Fn = wrap(call.Fn)
+			table.Table[number] = call
+		}
+		table.Init()
+	}
+	return nil
+}
+
+// umountShared lets a mount go that other namespaces hold copies of.
+//
+// Where the parent of a mount is shared, umount takes the copies away too that
+// propagation made in peers and followers of the parent. gVisor expects one
+// reference more on each copy than there is, and so finds all of them busy: on
+// a shared root, which is what docker:dind makes, no engine could unmount what
+// its running containers have been given a copy of. The mount itself is counted
+// right: where nobody else uses it, it goes lazily, and each copy with the last
+// of its users.
+func umountShared(umount kernel.SyscallFn) kernel.SyscallFn {
+	return func(t *kernel.Task, number uintptr, args arch.SyscallArguments) (uintptr, *kernel.SyscallControl, error) {
+		ret, control, err := umount(t, number, args)
+		flags := args[1].Uint()
+		if !linuxerr.Equals(linuxerr.EBUSY, err) || flags&linux.MNT_DETACH != 0 || mountInUse(t, &args) {
+			return ret, control, err
+		}
+		args[1].Value = uintptr(flags | linux.MNT_DETACH)
+		return umount(t, number, args)
+	}
+}
+
+// mountInUse says whether the mount that umount2's arguments name has users:
+// submounts, open files, working directories. An error is an answer of yes.
+func mountInUse(t *kernel.Task, args *arch.SyscallArguments) bool {
+	name, err := t.CopyInString(args[0].Pointer(), linux.PATH_MAX)
+	if err != nil || name == "" {
+		return true
+	}
+	root := t.FSContext().RootDirectory()
+	defer root.DecRef(t)
+	start := t.FSContext().WorkingDirectory()
+	defer start.DecRef(t)
+	vd, err := t.Kernel().VFS().GetDentryAt(t, t.Credentials(), &vfs.PathOperation{
+		Root: root, Start: start, Path: fspath.Parse(name),
+		FollowFinalSymlink: args[1].Uint()&linux.UMOUNT_NOFOLLOW == 0,
+	}, &vfs.GetDentryOptions{})
+	if err != nil {
+		return true
+	}
+	defer vd.DecRef(t)
+	// One reference is the namespace's, one is ours.
+	const unused = 2
+	return vd.Dentry() != vd.Mount().Root() || mountReferences(vd.Mount()) != unused
+}
+
+// mountReferences is how many references there are on a mount. gVisor tells
+// nobody but its leak checker; a message that reads otherwise counts as many.
+func mountReferences(mnt *vfs.Mount) int64 {
+	const many = 1 << 32
+	var (
+		address string
+		count   int64
+	)
+	if n, _ := fmt.Sscanf(mnt.LeakMessage(), "[vfs.Mount %s reference count of %d", &address, &count); n != 2 {
+		return many
+	}
+	return count
+}
+
+// loadPacketFilters loads programs of the packet filter kind too. gVisor takes
+// programs that filter devices only; runc up to 1.2 loads an empty packet filter
+// to learn whether there is bpf(2) at all, and gives up without. A loaded packet
+// filter cannot be attached, which is how such programs find out that it is of
+// no use to them.
+func loadPacketFilters(bpf kernel.SyscallFn) kernel.SyscallFn {
+	return func(t *kernel.Task, number uintptr, args arch.SyscallArguments) (uintptr, *kernel.SyscallControl, error) {
+		const wordBytes = 4
+		attr := args[1].Pointer()
+		var kind uint32
+		if args[0].Int() != unix.BPF_PROG_LOAD || args[2].Uint() < wordBytes {
+			return bpf(t, number, args)
+		}
+		if _, err := primitive.CopyUint32In(t, attr, &kind); err != nil {
+			return 0, nil, err
+		}
+		if kind != unix.BPF_PROG_TYPE_CGROUP_SKB {
+			return bpf(t, number, args)
+		}
+		// Its first word is the kind: change that for the call.
+		if _, err := primitive.CopyUint32Out(t, attr, unix.BPF_PROG_TYPE_CGROUP_DEVICE); err != nil {
+			return 0, nil, err
+		}
+		ret, control, err := bpf(t, number, args)
+		if _, restoreErr := primitive.CopyUint32Out(t, attr, kind); err == nil {
+			err = restoreErr
+		}
+		return ret, control, err
+	}
+}
