@@ -35,13 +35,21 @@ func (fs *FS) Export(w io.Writer, root string) error {
 		return fmt.Errorf("export: %w", err)
 	}
 	defer i.Release()
-	e := &exporter{w: tar.NewWriter(w), seen: map[uint32]string{}, buf: make([]byte, tarBuffer)}
 	name := "."
 	if i.Mode()&ModeType != disk.ModeDir {
 		name = path.Base(root)
 	}
-	if err := e.file(i, name, 0); err != nil {
+	if err := fs.ExportInode(w, i, name); err != nil {
 		return fmt.Errorf("export %q: %w", root, err)
+	}
+	return nil
+}
+
+// ExportInode writes a file or a tree as a tar archive, under a name.
+func (fs *FS) ExportInode(w io.Writer, i *Inode, name string) error {
+	e := &exporter{w: tar.NewWriter(w), seen: map[uint32]string{}, buf: make([]byte, tarBuffer)}
+	if err := e.file(i, name, 0); err != nil {
+		return err
 	}
 	return e.w.Close()
 }
@@ -152,6 +160,11 @@ func (fs *FS) Import(r io.Reader, dir string, o ImportOptions) error {
 		return fmt.Errorf("import: %w", err)
 	}
 	defer root.Release()
+	return fs.ImportInode(r, root, o)
+}
+
+// ImportInode is Import for a directory's inode, which stays the caller's.
+func (fs *FS) ImportInode(r io.Reader, root *Inode, o ImportOptions) error {
 	m := &importer{fs: fs, root: root, o: o, buf: make([]byte, tarBuffer), times: map[uint32]time.Time{}}
 	t := tar.NewReader(r)
 	for {
