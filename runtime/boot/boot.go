@@ -169,6 +169,17 @@ func donatedFDs(s *api.Sandbox) []int {
 		add(l.FD)
 	}
 	add(c.Rootfs.UpperFD)
+	addVolume := func(v *api.Volume) {
+		if v != nil {
+			for _, fd := range v.FDs {
+				add(fd)
+			}
+		}
+	}
+	addVolume(c.Rootfs.Upper)
+	for i := range c.Mounts {
+		addVolume(c.Mounts[i].Volume)
+	}
 	add(c.InitFD)
 	add(c.Process.StdinFD)
 	add(c.Process.StdoutFD)

@@ -72,28 +72,46 @@ func (m *mounter) mountExtra() error {
 	}
 	for i := range m.spec.Mounts {
 		e := &m.spec.Mounts[i]
-		mode := e.Mode
-		if mode == 0 {
-			mode = 0o1777
+		opts := vfs.MountOptions{
+			ReadOnly: e.ReadOnly,
+			Flags:    vfs.MountFlags{NoExec: e.NoExec, NoSUID: e.NoSUID, NoDev: e.NoDev},
 		}
-		data := fmt.Sprintf("mode=%o,uid=%d,gid=%d", mode, e.UID, e.GID)
-		if e.SizeBytes > 0 {
-			data += fmt.Sprintf(",size=%d", e.SizeBytes)
+		var err error
+		if e.Type == api.MountVolume {
+			// In /proc/mounts and df each volume is a device of its own.
+			err = m.mountExtraVolume(e, fmt.Sprintf("/dev/volume%d", i), opts)
+		} else {
+			err = m.mountExtraTmpfs(e, opts)
 		}
-		if err := m.mount(&submount{
-			source: "tmpfs", fsType: tmpfs.Name, target: e.Target, data: data,
-			options: vfs.MountOptions{
-				ReadOnly: e.ReadOnly,
-				Flags:    vfs.MountFlags{NoExec: e.NoExec, NoSUID: e.NoSUID, NoDev: e.NoDev},
-			},
-		}); err != nil {
+		if err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// mount makes one mount; a missing target directory is made first.
+func (m *mounter) mountExtraTmpfs(e *api.Mount, opts vfs.MountOptions) error {
+	mode := e.Mode
+	if mode == 0 {
+		mode = 0o1777
+	}
+	data := fmt.Sprintf("mode=%o,uid=%d,gid=%d", mode, e.UID, e.GID)
+	if e.SizeBytes > 0 {
+		data += fmt.Sprintf(",size=%d", e.SizeBytes)
+	}
+	return m.mount(&submount{source: "tmpfs", fsType: tmpfs.Name, target: e.Target, data: data, options: opts})
+}
+
+func (m *mounter) mountExtraVolume(e *api.Mount, source string, opts vfs.MountOptions) error {
+	mnt, err := m.mountVolume(e.Volume, source, opts)
+	if err != nil {
+		return err
+	}
+	defer mnt.DecRef(m.ctx)
+	return m.connect(mnt, e.Target)
+}
+
+// mount makes one mount.
 func (m *mounter) mount(s *submount) error {
 	opts := s.options
 	opts.GetFilesystemOptions = vfs.GetFilesystemOptions{InternalMount: true, Data: s.data, InternalData: s.internal}
@@ -102,11 +120,17 @@ func (m *mounter) mount(s *submount) error {
 		return fmt.Errorf("mount %s on %s: %w", s.fsType, s.target, err)
 	}
 	defer mnt.DecRef(m.ctx)
-	if err := m.makeDirectories(s.target); err != nil {
+	return m.connect(mnt, s.target)
+}
+
+// connect puts a mount where guests see it; a missing target directory is made
+// first.
+func (m *mounter) connect(mnt *vfs.Mount, target string) error {
+	if err := m.makeDirectories(target); err != nil {
 		return err
 	}
-	if err := m.vfs.ConnectMountAt(m.ctx, m.creds, mnt, m.at(s.target)); err != nil {
-		return fmt.Errorf("mount %s on %s: %w", s.fsType, s.target, err)
+	if err := m.vfs.ConnectMountAt(m.ctx, m.creds, mnt, m.at(target)); err != nil {
+		return fmt.Errorf("mount %s on %s: %w", mnt.Filesystem().FilesystemType().Name(), target, err)
 	}
 	return nil
 }

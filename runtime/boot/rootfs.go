@@ -114,36 +114,18 @@ func (m *mounter) mountLayers() ([]vfs.VirtualDentry, error) {
 	return roots, nil
 }
 
-// mountUpper makes the writable layer: a tmpfs whose pages live in the donated
-// sparse file, so that what a guest writes takes disk and not memory. Its root
-// takes over the attributes of the layer below.
+// mountUpper makes the writable layer: the donated volume, or else a tmpfs. Its
+// root takes over the attributes of the layer below.
 func (m *mounter) mountUpper(lower vfs.VirtualDentry) (vfs.VirtualDentry, error) {
-	opts := tmpfs.FilesystemOpts{RootFileType: linux.S_IFDIR, DisableDefaultSizeLimit: true}
-	if fd := m.spec.Rootfs.UpperFD; fd != api.NoFD {
-		mf, err := pgalloc.NewMemoryFile(os.NewFile(uintptr(fd), "upper"), pgalloc.MemoryFileOpts{
-			DiskBackedFile:          true,
-			DisableIMAWorkAround:    true,
-			DisableMemoryAccounting: true,
-			ResourceID:              m.resource("upper"),
-		})
-		if err != nil {
-			return vfs.VirtualDentry{}, fmt.Errorf("open the writable layer's file: %w", err)
-		}
-		opts.MemoryFile = mf
+	var mnt *vfs.Mount
+	var err error
+	if v := m.spec.Rootfs.Upper; v != nil {
+		mnt, err = m.mountVolume(v, "upper", vfs.MountOptions{})
+	} else {
+		mnt, err = m.mountUpperTmpfs()
 	}
-	data := ""
-	size := m.spec.Rootfs.SizeBytes
-	if size == 0 {
-		size = hostSizeBytes(int(m.spec.Rootfs.UpperFD))
-	}
-	if size > 0 {
-		data = fmt.Sprintf("size=%d", size)
-	}
-	mnt, err := m.vfs.MountDisconnected(m.ctx, m.creds, "upper", tmpfs.Name, &vfs.MountOptions{
-		GetFilesystemOptions: vfs.GetFilesystemOptions{InternalMount: true, Data: data, InternalData: opts},
-	})
 	if err != nil {
-		return vfs.VirtualDentry{}, fmt.Errorf("mount the writable layer: %w", err)
+		return vfs.VirtualDentry{}, err
 	}
 	upper := vfs.MakeVirtualDentry(mnt, mnt.Root())
 
@@ -159,6 +141,39 @@ func (m *mounter) mountUpper(lower vfs.VirtualDentry) (vfs.VirtualDentry, error)
 		return vfs.VirtualDentry{}, fmt.Errorf("copy the root directory's attributes: %w", err)
 	}
 	return upper, nil
+}
+
+// mountUpperTmpfs mounts a tmpfs whose pages live in the donated sparse file, so
+// that what a guest writes takes disk and not memory.
+func (m *mounter) mountUpperTmpfs() (*vfs.Mount, error) {
+	opts := tmpfs.FilesystemOpts{RootFileType: linux.S_IFDIR, DisableDefaultSizeLimit: true}
+	if fd := m.spec.Rootfs.UpperFD; fd != api.NoFD {
+		mf, err := pgalloc.NewMemoryFile(os.NewFile(uintptr(fd), "upper"), pgalloc.MemoryFileOpts{
+			DiskBackedFile:          true,
+			DisableIMAWorkAround:    true,
+			DisableMemoryAccounting: true,
+			ResourceID:              m.resource("upper"),
+		})
+		if err != nil {
+			return nil, fmt.Errorf("open the writable layer's file: %w", err)
+		}
+		opts.MemoryFile = mf
+	}
+	data := ""
+	size := m.spec.Rootfs.SizeBytes
+	if size == 0 {
+		size = hostSizeBytes(int(m.spec.Rootfs.UpperFD))
+	}
+	if size > 0 {
+		data = fmt.Sprintf("size=%d", size)
+	}
+	mnt, err := m.vfs.MountDisconnected(m.ctx, m.creds, "upper", tmpfs.Name, &vfs.MountOptions{
+		GetFilesystemOptions: vfs.GetFilesystemOptions{InternalMount: true, Data: data, InternalData: opts},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("mount the writable layer: %w", err)
+	}
+	return mnt, nil
 }
 
 // hostSizeBytes is the size of the host file system that holds fd, 0 if there

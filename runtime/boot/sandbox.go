@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"gvisor.dev/gvisor/pkg/abi/linux"
+	"gvisor.dev/gvisor/pkg/log"
 	"gvisor.dev/gvisor/pkg/sentry/kernel"
 	"gvisor.dev/gvisor/pkg/sentry/kernel/auth"
 	"gvisor.dev/gvisor/pkg/sentry/vfs"
@@ -26,6 +27,7 @@ type sandbox struct {
 	userns      *auth.UserNamespace
 	memoryFD    int
 	cgroupMount *vfs.Mount
+	volumes     []*volume
 	watchdog    *watchdog.Watchdog
 	layers      []string
 	memory      memoryEnforcer
@@ -98,8 +100,18 @@ func (sb *sandbox) waitInit() {
 	sb.mu.Lock()
 	sb.exit = exit
 	sb.mu.Unlock()
-	close(sb.exitedCh)
+	if !sb.keepsVolumes() {
+		close(sb.exitedCh)
+	}
 	sb.k.Kill(linux.WaitStatusTerminationSignal(linux.SIGKILL))
+	if sb.keepsVolumes() {
+		// Who waits may open the volumes next.
+		sb.k.WaitExited()
+		if err := sb.finishVolumes(); err != nil {
+			log.Warningf("bring volumes to rest: %v", err)
+		}
+		close(sb.exitedCh)
+	}
 }
 
 // errNotStarted is the answer to calls that need a running guest.

@@ -55,6 +55,7 @@ var numbers = map[string]struct{ amd64, arm64 int }{
 	"shutdown":          {48, 210},
 	"sigaltstack":       {131, 132},
 	"statx":             {332, 291},
+	"sync_file_range":   {277, 84},
 	"tgkill":            {234, 131},
 	"utimensat":         {280, 88},
 	"wait4":             {61, 260},

@@ -96,9 +96,11 @@ func fileEntries() []Entry {
 		{"fstat", nil, "size and kind of a donated descriptor", ""},
 		{"statx", args(descriptor(0), has(2, unix.AT_EMPTY_PATH)), "a guest's stat of its standard streams: the descriptor itself, never a path", ""},
 		{"ftruncate", nil, "guest memory file and volumes grow", ""},
-		{"fallocate", args(anyOf(1, 0, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE)), "frees guest memory and discarded volume blocks; commits memory", ""},
+		{"fallocate", args(anyOf(1, 0, unix.FALLOC_FL_KEEP_SIZE, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE)), "frees guest memory and discarded volume blocks; commits memory and a volume's journal", ""},
 		{"fsync", nil, "a guest's fsync reaches the volume's file", ""},
 		{"fdatasync", nil, "volume commit", ""},
+		{"sync_file_range", args(is(3, unix.SYNC_FILE_RANGE_WAIT_BEFORE|unix.SYNC_FILE_RANGE_WRITE|unix.SYNC_FILE_RANGE_WAIT_AFTER)),
+			"volume commit: waits for the data of one transaction, not for all that guests have written", ""},
 	}
 }
 

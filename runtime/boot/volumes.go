@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package boot
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"gvisor.dev/gvisor/pkg/log"
+	"gvisor.dev/gvisor/pkg/sentry/vfs"
+
+	"z.gfire.dev/gvx/ext4lite"
+	"z.gfire.dev/gvx/ext4lite/sentryfs"
+	"z.gfire.dev/gvx/runtime/api"
+)
+
+// volume is an ext4 volume that is mounted somewhere in the guest.
+type volume struct {
+	spec *api.Volume
+	fs   *ext4lite.FS
+	// discarded says that nobody looks at the volume when the guest has ended.
+	discarded bool
+}
+
+// mountVolume mounts a volume, connected to nothing yet. The mount owns its
+// descriptors from now on; the caller owns the mount.
+func (m *mounter) mountVolume(spec *api.Volume, source string, opts vfs.MountOptions) (*vfs.Mount, error) {
+	v := &volume{spec: spec, discarded: opts.ReadOnly || spec == m.spec.Rootfs.Upper}
+	fds := make([]int, len(spec.FDs))
+	for n, fd := range spec.FDs {
+		fds[n] = int(fd)
+	}
+	opts.GetFilesystemOptions = vfs.GetFilesystemOptions{
+		InternalMount: true,
+		InternalData: sentryfs.Ext4Options{
+			FDs:               fds,
+			ReadOnly:          opts.ReadOnly,
+			ProcessDurability: spec.Durability == api.DurabilityProcess,
+			Discard:           true,
+			OnReadOnly: func(why error) {
+				log.Warningf("volume %s takes no more changes: %v", spec.Name, why)
+			},
+			OnOpen: func(fs *ext4lite.FS) { v.fs = fs },
+			ID:     m.resource("volume/" + source),
+		},
+	}
+	mnt, err := m.vfs.MountDisconnected(m.ctx, m.creds, source, sentryfs.Ext4Name, &opts)
+	if err != nil {
+		return nil, api.Errorf(api.KindInvalid, "mount volume %s: %w", spec.Name, err)
+	}
+	m.sb.volumes = append(m.sb.volumes, v)
+	return mnt, nil
+}
+
+// keepsVolumes reports whether there is anything for finishVolumes to do.
+func (sb *sandbox) keepsVolumes() bool {
+	return slices.ContainsFunc(sb.volumes, func(v *volume) bool { return !v.discarded })
+}
+
+// finishVolumes brings the volumes to rest: all that the guest did is on them,
+// their journals are empty, and they are marked clean. The guest has ended.
+func (sb *sandbox) finishVolumes() error {
+	var errs []error
+	for _, v := range sb.volumes {
+		if v.discarded {
+			continue
+		}
+		finish := v.fs.Flush
+		if v.spec.Compact {
+			finish = v.fs.Compact
+		}
+		if err := finish(); err != nil {
+			errs = append(errs, fmt.Errorf("volume %s: %w", v.spec.Name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
