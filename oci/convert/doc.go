@@ -158,6 +158,7 @@ func Sandbox(in Input) (*api.Sandbox, error) {
 		Sysctls:    o.Sysctls,
 		ControlFD:  api.NoFD,
 		ListenFD:   api.NoFD,
+		StreamsFD:  api.NoFD,
 		LogFD:      api.NoFD,
 		Container: api.Container{
 			ID: in.ID,

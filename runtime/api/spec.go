@@ -54,6 +54,9 @@ type Sandbox struct {
 	// ListenFD is a listening unix socket for further control connections,
 	// or NoFD.
 	ListenFD FD `json:"listenFD"`
+	// StreamsFD is a bound datagram socket on which clients hand over the
+	// streams of additional processes, or NoFD.
+	StreamsFD FD `json:"streamsFD"`
 	// LogFD takes the Sentry's log, or NoFD.
 	LogFD FD `json:"logFD"`
 	// LogLevel is "warning", "info" or "debug".

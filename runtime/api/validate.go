@@ -59,10 +59,6 @@ func (c *Container) validate() error {
 	switch {
 	case c.ID == "":
 		return Errorf(KindInvalid, "container spec: no id")
-	case len(c.Process.Args) == 0:
-		return Errorf(KindInvalid, "container %s: no command: the image names none, give one", c.ID)
-	case !path.IsAbs(c.Process.Cwd):
-		return Errorf(KindInvalid, "container %s: working directory %q is not absolute", c.ID, c.Process.Cwd)
 	case len(c.Rootfs.Layers) == 0:
 		return Errorf(KindInvalid, "container %s: rootfs without layers", c.ID)
 	case len(c.Rootfs.Layers) > MaxLayers:
@@ -95,17 +91,32 @@ func (c *Container) validate() error {
 			return Errorf(KindLimit, "container %s: file %s: %d bytes, at most %d", c.ID, f.Path, len(f.Data), MaxFileBytes)
 		}
 	}
-	if err := checkTarget(path.Join(c.Process.Cwd, "x")); err != nil {
-		return Errorf(KindInvalid, "container %s: working directory: %w", c.ID, err)
+	if err := c.Process.Validate(); err != nil {
+		return Errorf(KindInvalid, "container %s: %w", c.ID, err)
 	}
-	for _, a := range c.Process.Args {
+	return nil
+}
+
+// Validate checks what a process is to be, apart from its descriptors. It
+// returns an [Error] of KindInvalid or KindLimit.
+func (p *Process) Validate() error {
+	switch {
+	case len(p.Args) == 0:
+		return Errorf(KindInvalid, "no command: the image names none, give one")
+	case !path.IsAbs(p.Cwd):
+		return Errorf(KindInvalid, "working directory %q is not absolute", p.Cwd)
+	}
+	if err := checkTarget(path.Join(p.Cwd, "x")); err != nil {
+		return Errorf(KindInvalid, "working directory: %w", err)
+	}
+	for _, a := range p.Args {
 		if strings.IndexByte(a, 0) >= 0 {
-			return Errorf(KindInvalid, "container %s: argument %q holds a zero byte", c.ID, a)
+			return Errorf(KindInvalid, "argument %q holds a zero byte", a)
 		}
 	}
-	for _, e := range c.Process.Env {
+	for _, e := range p.Env {
 		if i := strings.IndexByte(e, '='); i < 1 || strings.IndexByte(e, 0) >= 0 {
-			return Errorf(KindInvalid, "container %s: environment entry %q is not NAME=value", c.ID, e)
+			return Errorf(KindInvalid, "environment entry %q is not NAME=value", e)
 		}
 	}
 	return nil

@@ -76,6 +76,7 @@ func Main() {
 	setupLog(s)
 
 	sb := newSandbox(s, &tl)
+	sb.pids.Store(uint64(s.Resources.Pids))
 	if err := sb.serveControl(); err != nil {
 		fmt.Fprintf(os.Stderr, "%s: serve control channel: %v\n", ProcessName, err)
 		os.Exit(exitBootFailed)
@@ -117,6 +118,9 @@ func readSpec(fd int) (*api.Sandbox, error) {
 // exists, locked down but not yet running.
 func (sb *sandbox) boot() error {
 	if err := sb.shedHost(); err != nil {
+		return err
+	}
+	if err := sb.receiveStreams(); err != nil {
 		return err
 	}
 	filter := sb.compileFilter()
@@ -162,6 +166,7 @@ func donatedFDs(s *api.Sandbox) []int {
 	}
 	add(s.ControlFD)
 	add(s.ListenFD)
+	add(s.StreamsFD)
 	add(s.LogFD)
 	add(s.Network.BrokerFD)
 	c := &s.Container

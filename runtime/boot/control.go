@@ -3,16 +3,21 @@
 package boot
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
 	"runtime/metrics"
+	"strings"
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/types/known/timestamppb"
 	"gvisor.dev/gvisor/pkg/abi/linux"
 	"gvisor.dev/gvisor/pkg/log"
+	"gvisor.dev/gvisor/pkg/sentry/fsimpl/host"
+	"gvisor.dev/gvisor/pkg/sentry/fsimpl/proc"
 	"gvisor.dev/gvisor/pkg/sentry/kernel"
+	"gvisor.dev/gvisor/pkg/sentry/mm"
 
 	"z.gfire.dev/gvx/runtime/api"
 	"z.gfire.dev/gvx/runtime/control"
@@ -139,11 +144,14 @@ func (s *service) Signal(_ context.Context, req *controlv1.SignalRequest) (*cont
 		return nil, api.Errorf(api.KindInvalid, "signal %d: want 0 to %d", n, maxSignal)
 	}
 	info := &linux.SignalInfo{Signo: n}
+	if id := req.GetExec(); id != "" {
+		return &controlv1.SignalResponse{}, s.signalExec(id, req.GetTarget(), info)
+	}
 	switch req.GetTarget() {
 	case controlv1.SignalRequest_INIT:
 		err = s.sb.k.SendExternalSignalThreadGroup(tg, info)
 	case controlv1.SignalRequest_FOREGROUND:
-		err = s.sb.signalForeground(c, tg, info)
+		err = s.sb.signalForeground(c.tty, tg, info)
 	case controlv1.SignalRequest_ALL:
 		// Paused, no process can fork out of the signal's way.
 		s.sb.k.Pause()
@@ -155,15 +163,30 @@ func (s *service) Signal(_ context.Context, req *controlv1.SignalRequest) (*cont
 	if err != nil {
 		return nil, fmt.Errorf("send signal %d to container %s: %w", n, c.spec.ID, err)
 	}
+	if n == int32(linux.SIGKILL) {
+		s.sb.resume() // The paused cannot die.
+	}
 	return &controlv1.SignalResponse{}, nil
 }
 
-// signalForeground signals the foreground process group of the container's
-// terminal, or the first process when there is none.
-func (sb *sandbox) signalForeground(c *container, tg *kernel.ThreadGroup, info *linux.SignalInfo) error {
-	if c.tty != nil {
-		if owner := c.tty.ThreadGroup(); owner != nil {
-			if pg, err := owner.ForegroundProcessGroup(c.tty.TTY()); err == nil && pg != nil {
+// signalExec signals an additional process, or its terminal's foreground.
+func (s *service) signalExec(id string, target controlv1.SignalRequest_Target, info *linux.SignalInfo) error {
+	e, err := s.find(id)
+	if err != nil {
+		return err
+	}
+	if target == controlv1.SignalRequest_FOREGROUND {
+		return s.sb.signalForeground(e.tty(), e.tg, info)
+	}
+	return s.sb.k.SendExternalSignalThreadGroup(e.tg, info)
+}
+
+// signalForeground signals the foreground process group of a terminal, or the
+// process when there is none.
+func (sb *sandbox) signalForeground(tty *host.TTYFileDescription, tg *kernel.ThreadGroup, info *linux.SignalInfo) error {
+	if tty != nil {
+		if owner := tty.ThreadGroup(); owner != nil {
+			if pg, err := owner.ForegroundProcessGroup(tty.TTY()); err == nil && pg != nil {
 				return sb.k.SendExternalSignalProcessGroup(pg, info)
 			}
 		}
@@ -177,6 +200,16 @@ func (s *service) Resize(_ context.Context, req *controlv1.ResizeRequest) (*cont
 	if err != nil {
 		return nil, err
 	}
+	if id := req.GetExec(); id != "" {
+		e, err := s.find(id)
+		if err == nil {
+			err = e.resize(req.GetRows(), req.GetColumns())
+		}
+		if err == nil {
+			err = s.sb.signalForeground(e.tty(), e.tg, &linux.SignalInfo{Signo: int32(linux.SIGWINCH)})
+		}
+		return &controlv1.ResizeResponse{}, err
+	}
 	if c.tty == nil {
 		return nil, api.Errorf(api.KindState, "container %s has no terminal", c.spec.ID)
 	}
@@ -187,7 +220,7 @@ func (s *service) Resize(_ context.Context, req *controlv1.ResizeRequest) (*cont
 	if err := unix.IoctlSetWinsize(int(c.spec.Process.StdinFD), unix.TIOCSWINSZ, &size); err != nil {
 		return nil, fmt.Errorf("resize terminal of container %s: %w", c.spec.ID, err)
 	}
-	if err := s.sb.signalForeground(c, tg, &linux.SignalInfo{Signo: int32(linux.SIGWINCH)}); err != nil {
+	if err := s.sb.signalForeground(c.tty, tg, &linux.SignalInfo{Signo: int32(linux.SIGWINCH)}); err != nil {
 		return nil, fmt.Errorf("tell container %s its terminal's size: %w", c.spec.ID, err)
 	}
 	return &controlv1.ResizeResponse{}, nil
@@ -207,13 +240,13 @@ func (s *service) Stats(_ context.Context, req *controlv1.StatsRequest) (*contro
 	}
 	return &controlv1.StatsResponse{
 		MemoryBytes:       used,
-		MemoryLimitBytes:  uint64(sb.spec.Resources.MemoryBytes),
+		MemoryLimitBytes:  sb.memory.limit.Load(),
 		MemoryPeakBytes:   max(used, sb.memory.peak.Load()),
 		CpuUserNanos:      uint64(cpu.UserTime),
 		CpuSystemNanos:    uint64(cpu.SysTime),
 		CpuThrottledNanos: sb.cpu.throttledNanos.Load(),
 		Pids:              uint64(tasks),
-		PidsLimit:         uint64(sb.spec.Resources.Pids),
+		PidsLimit:         sb.pids.Load(),
 		OomKills:          sb.memory.kills.Load(),
 		SentryHeapBytes:   heapBytes(),
 	}, nil
@@ -248,6 +281,7 @@ func (s *service) Processes(_ context.Context, req *controlv1.ProcessesRequest) 
 			Command:        leader.Name(),
 			ResidentBytes:  residentBytes(tg),
 			StartedAtNanos: leader.StartTime().Nanoseconds(),
+			Args:           commandLine(leader),
 		}
 		stats := tg.CPUStats()
 		p.CpuNanos = uint64(stats.UserTime + stats.SysTime)
@@ -261,6 +295,31 @@ func (s *service) Processes(_ context.Context, req *controlv1.ProcessesRequest) 
 	}
 	return resp, nil
 }
+
+// commandLine is a process' command line, empty where it cannot be read.
+func commandLine(t *kernel.Task) []string {
+	var m *mm.MemoryManager
+	t.WithMuLocked(func(t *kernel.Task) {
+		if m = t.MemoryManager(); m != nil && !m.IncUsers() {
+			m = nil
+		}
+	})
+	if m == nil {
+		return nil
+	}
+	ctx := t.Kernel().SupervisorContext()
+	defer m.DecUsers(ctx)
+	var buf bytes.Buffer
+	if err := proc.GetMetadata(ctx, m, &buf, proc.Cmdline); err != nil || buf.Len() == 0 {
+		return nil
+	}
+	line := buf.Bytes()[:min(buf.Len(), maxCommandLineBytes)]
+	return strings.Split(strings.ToValidUTF8(strings.TrimRight(string(line), "\x00"), "\uFFFD"), "\x00")
+}
+
+// maxCommandLineBytes bounds a command line in a list; a guest can make it as
+// long as its memory.
+const maxCommandLineBytes = 4 << 10
 
 // Shutdown implements controlv1.SandboxService.
 func (s *service) Shutdown(context.Context, *controlv1.ShutdownRequest) (*controlv1.ShutdownResponse, error) {

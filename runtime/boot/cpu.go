@@ -3,6 +3,7 @@
 package boot
 
 import (
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -23,6 +24,9 @@ const (
 // stopped until it is paid back. Usage is what the Sentry accounts to tasks.
 type cpuEnforcer struct {
 	throttledNanos atomic.Uint64
+	// millis is the limit, which may change while guests run; 0 is none.
+	millis atomic.Int64
+	watch  sync.Once
 }
 
 // cpuUsed is the processor time of all guest tasks since boot.
@@ -33,29 +37,46 @@ func (sb *sandbox) cpuUsed() time.Duration {
 
 // enforceCPU starts the enforcer when the limit is below what the sandbox's
 // processors can give: whole processors are limited by their number.
-func (sb *sandbox) enforceCPU() {
-	quota := cpuQuota(sb.spec.Resources.CPUMillis)
-	if quota <= 0 || quota >= cpuPeriod*time.Duration(sb.spec.Cores) {
-		return
+func (sb *sandbox) enforceCPU() { sb.limitCPU(sb.spec.Resources.CPUMillis) }
+
+// limitCPU sets the limit, and starts the enforcer with the first one that
+// means anything.
+func (sb *sandbox) limitCPU(millis int64) {
+	if millis >= 1000*int64(sb.spec.Cores) {
+		millis = 0
 	}
-	go func() {
-		budget := newCPUBudget(quota, sb.cpuUsed())
-		for {
-			time.Sleep(cpuTick)
-			pause := budget.spend(sb.cpuUsed(), cpuTick)
-			if pause <= 0 {
+	sb.cpu.millis.Store(millis)
+	if millis > 0 {
+		sb.cpu.watch.Do(func() { go sb.watchCPU() })
+	}
+}
+
+// watchCPU is the enforcer. Without a limit it looks for one now and then.
+func (sb *sandbox) watchCPU() {
+	budget := newCPUBudget(cpuQuota(sb.cpu.millis.Load()), sb.cpuUsed())
+	for {
+		time.Sleep(cpuTick)
+		quota := cpuQuota(sb.cpu.millis.Load())
+		if quota != budget.quota {
+			if quota == 0 {
+				time.Sleep(cpuPeriod)
 				continue
 			}
-			ts := sb.k.TaskSet()
-			ts.BeginExternalStop()
-			began := time.Now()
-			time.Sleep(pause)
-			ts.EndExternalStop()
-			stopped := time.Since(began)
-			sb.cpu.throttledNanos.Add(uint64(stopped))
-			budget.refill(stopped)
+			budget = newCPUBudget(quota, sb.cpuUsed())
 		}
-	}()
+		pause := budget.spend(sb.cpuUsed(), cpuTick)
+		if pause <= 0 {
+			continue
+		}
+		ts := sb.k.TaskSet()
+		ts.BeginExternalStop()
+		began := time.Now()
+		time.Sleep(pause)
+		ts.EndExternalStop()
+		stopped := time.Since(began)
+		sb.cpu.throttledNanos.Add(uint64(stopped))
+		budget.refill(stopped)
+	}
 }
 
 // cpuQuota is the processor time that millis thousandths of a processor give

@@ -26,7 +26,7 @@ func (sb *sandbox) compileFilter() <-chan filterResult {
 		if fd := sb.spec.ListenFD; fd != api.NoFD {
 			listen = int(fd)
 		}
-		p, err := makeFilter(lockdown.FilterOptions{ListenFD: listen, BrokerFD: int(sb.spec.Network.BrokerFD)})
+		p, err := makeFilter(lockdown.FilterOptions{ListenFD: listen, BrokerFD: int(sb.spec.Network.BrokerFD), StreamsFD: int(sb.spec.StreamsFD)})
 		ch <- filterResult{p, err}
 	}()
 	return ch

@@ -5,6 +5,7 @@ package boot
 import (
 	"runtime"
 	"runtime/metrics"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -42,7 +43,9 @@ const (
 // limit the guest process that holds most is killed, as Linux' out-of-memory
 // killer does in a memory cgroup; the sandbox lives on.
 type memoryEnforcer struct {
-	limit uint64
+	// limit may change while guests run; 0 is none.
+	limit atomic.Uint64
+	watch sync.Once
 	peak  atomic.Uint64
 	kills atomic.Uint64
 }
@@ -87,33 +90,42 @@ func (sb *sandbox) chargedBytes() uint64 {
 // overLimit measures again after a collection where garbage of the Sentry's
 // could be what is too much.
 func (sb *sandbox) overLimit(charged uint64) bool {
-	if charged <= sb.memory.limit || sb.guestMemoryBytes() > sb.memory.limit {
-		return charged > sb.memory.limit
+	limit := sb.memory.limit.Load()
+	if limit == 0 || charged <= limit || sb.guestMemoryBytes() > limit {
+		return limit > 0 && charged > limit
 	}
 	runtime.GC()
-	return sb.chargedBytes() > sb.memory.limit
+	return sb.chargedBytes() > limit
 }
 
 // enforceMemory starts the enforcer when there is a limit.
-func (sb *sandbox) enforceMemory() {
+func (sb *sandbox) enforceMemory() { sb.limitMemory(uint64(sb.spec.Resources.MemoryBytes)) }
+
+// limitMemory sets the limit, and starts the enforcer with the first one.
+func (sb *sandbox) limitMemory(bytes uint64) {
 	m := &sb.memory
-	m.limit = uint64(sb.spec.Resources.MemoryBytes)
-	if m.limit == 0 {
+	m.limit.Store(bytes)
+	if bytes == 0 {
 		return
 	}
-	go func() {
-		for {
-			used := sb.chargedBytes()
-			if used > m.peak.Load() {
-				m.peak.Store(used)
-			}
-			if sb.overLimit(used) {
-				sb.killLargest(used)
-				continue
-			}
-			time.Sleep(memoryPollInterval(m.limit - min(used, m.limit)))
+	m.watch.Do(func() { go sb.watchMemory() })
+}
+
+// watchMemory is the enforcer.
+func (sb *sandbox) watchMemory() {
+	m := &sb.memory
+	for {
+		used := sb.chargedBytes()
+		if used > m.peak.Load() {
+			m.peak.Store(used)
 		}
-	}()
+		if sb.overLimit(used) {
+			sb.killLargest(used)
+			continue
+		}
+		limit := m.limit.Load()
+		time.Sleep(memoryPollInterval(limit - min(used, limit)))
+	}
 }
 
 // memoryPollInterval is how long usage may go unseen with headroom bytes left.
@@ -131,12 +143,12 @@ func (sb *sandbox) killLargest(used uint64) {
 		return
 	}
 	sb.memory.kills.Add(1)
-	log.Warningf("memory limit: guests hold %d bytes of %d: killing %q, which holds %d", used, sb.memory.limit, victim.Leader().Name(), held)
+	log.Warningf("memory limit: guests hold %d bytes of %d: killing %q, which holds %d", used, sb.memory.limit.Load(), victim.Leader().Name(), held)
 	if err := sb.k.SendExternalSignalThreadGroup(victim, &linux.SignalInfo{Signo: int32(linux.SIGKILL)}); err != nil {
 		log.Warningf("memory limit: kill %q: %v", victim.Leader().Name(), err)
 	}
 	for deadline := time.Now().Add(killGrace); time.Now().Before(deadline); time.Sleep(memoryPollMin) {
-		if sb.chargedBytes() <= sb.memory.limit {
+		if sb.chargedBytes() <= sb.memory.limit.Load() {
 			return
 		}
 	}

@@ -5,6 +5,7 @@ package boot
 import (
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"gvisor.dev/gvisor/pkg/abi/linux"
@@ -31,7 +32,12 @@ type sandbox struct {
 	watchdog    *watchdog.Watchdog
 	layers      []string
 	memory      memoryEnforcer
-	cpu         cpuEnforcer
+	streams     streamSets
+	execs       execs
+	pause       pauser
+	// pids is the limit on guest tasks, 0 for none.
+	pids atomic.Uint64
+	cpu  cpuEnforcer
 
 	// startedCh is closed once the guest runs or has failed to start; exitedCh
 	// once its first process has ended.
@@ -88,14 +94,8 @@ func (sb *sandbox) failed(err error) {
 func (sb *sandbox) waitInit() {
 	_, tg := sb.firstProcess()
 	tg.WaitExited()
-	status := tg.ExitStatus()
-	exit := api.ExitStatus{At: time.Now()}
-	if status.Signaled() {
-		exit.Signal = int(status.TerminationSignal())
-		exit.Code = 128 + exit.Signal
-	} else {
-		exit.Code = int(status.ExitStatus())
-	}
+	exit := exitStatus(tg)
+	exit.At = time.Now()
 	exit.OOMKilled = sb.memory.killed()
 	sb.mu.Lock()
 	sb.exit = exit

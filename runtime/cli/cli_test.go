@@ -82,7 +82,7 @@ func TestBadCommandLines(t *testing.T) {
 		{"--log /nonexistent/dir/log ps", 1, "--log: open /nonexistent/dir/log"},
 		{"run", 125, "'rungv run' requires at least 1 argument"},
 		{"run --nosuch img", 125, "unknown flag: --nosuch"},
-		{"run -d img", 125, "unknown shorthand flag: 'd'"},
+		{"run -X img", 125, "unknown shorthand flag: 'X'"},
 		{"run -m lots img", 125, `invalid size "lots"`},
 		{"run -m -5m img", 125, `invalid size "-5m"`},
 		{"run --cpus many img", 125, `failed to parse "many"`},
@@ -131,7 +131,8 @@ func TestBadCommandLines(t *testing.T) {
 		{"inspect", 125, "requires at least 1 argument"},
 		{"inspect nothing", 1, "No such object: nothing"},
 		{"inspect --type container nothing", 1, "No such container: nothing"},
-		{"inspect --type volume x", 1, `invalid --type "volume"`},
+		{"inspect --type volume xx", 1, "get xx: no such volume"},
+		{"inspect --type network x", 1, `invalid --type "network"`},
 		{"kill", 125, "requires at least 1 argument"},
 		{"kill nothing", 1, "cannot kill container: nothing: No such container: nothing"},
 		{"kill -s NONE x", 1, "invalid signal: NONE"},
@@ -182,7 +183,7 @@ func TestEveryVerbHasHelp(t *testing.T) {
 		if cmd.Name() == "help" || cmd.Name() == "completion" || cmd.HasParent() && cmd.Parent().Name() == "completion" {
 			return // cobra's own
 		}
-		if cmd.Short == "" || cmd.Long == "" || cmd.Hidden {
+		if cmd.Short == "" || cmd.Long == "" || cmd.Hidden != (cmd.Name() == supervisorVerb) {
 			t.Errorf("%s: short %q, long %q, hidden %v", cmd.CommandPath(), cmd.Short, cmd.Long, cmd.Hidden)
 		}
 		cmd.Flags().VisitAll(func(f *pflag.Flag) {

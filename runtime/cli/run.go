@@ -23,7 +23,9 @@ func newRunCommand(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run [OPTIONS] IMAGE [COMMAND] [ARG...]",
 		Short: "Create and run a new container from an image",
-		Long: `Create and run a new container from an image, in the foreground.
+		Long: `Create and run a new container from an image, in the foreground, or with
+--detach in the background: then the container's id is printed once it runs, and
+'rungv logs', 'attach', 'exec', 'stop' and others manage it.
 
 IMAGE is a registry reference, or oci:DIR[:TAG], oci-archive:FILE[:TAG],
 docker-archive:FILE[:NAME:TAG], rootfs:DIR or rootfs-tar:FILE. It is pulled when
@@ -31,11 +33,11 @@ it is not in the store.
 
 The container runs in one unprivileged process that is its own kernel. Guests
 have all capabilities of that kernel unless --cap-drop takes some; the boundary
-is the process. The container ends with this command: the detach keys are
-recognised, but a container cannot go on alone yet. What it writes to its root
-file system is gone when it ends; its record stays until 'rungv rm', unless
---rm is given. A volume that the image declares is a directory of the root file
-system.
+is the process. A container in the foreground ends with this command: the detach
+keys are recognised, but only one that was started with --detach can go on
+alone. What it writes to its root file system is gone when it ends; its record
+stays until 'rungv rm', unless --rm is given. A volume that the image declares
+is a directory of the root file system.
 
 The network is a user-mode one (--network nat): eth0 with 10.0.2.15, a gateway
 at 10.0.2.2 and a name server at 10.0.2.3, which asks the host's own or those of
@@ -64,18 +66,21 @@ exist.`,
 			return &exitError{code: container.ExitCode(err), err: err}
 		},
 	}
-	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		// A host name without its value is somebody who asks for help.
-		var missing *pflag.ValueRequiredError
-		if errors.As(err, &missing) && missing.GetSpecifiedName() == "h" {
-			return cmd.Help()
-		}
-		return &usageError{err: err, verb: cmd.CommandPath()}
-	})
+	cmd.SetFlagErrorFunc(runFlagError)
 	// What follows IMAGE is the guest's, flags included.
 	cmd.Flags().SetInterspersed(false)
 	f.register(cmd)
+	cmd.Flags().BoolVarP(&f.detach, "detach", "d", false, "Run container in background and print container ID")
 	return cmd
+}
+
+func runFlagError(cmd *cobra.Command, err error) error {
+	// A host name without its value is somebody who asks for help.
+	var missing *pflag.ValueRequiredError
+	if errors.As(err, &missing) && missing.GetSpecifiedName() == "h" {
+		return cmd.Help()
+	}
+	return &usageError{err: err, verb: cmd.CommandPath()}
 }
 
 // runContainer runs a container and returns its exit code as an [exitError].
@@ -83,6 +88,9 @@ func runContainer(cmd *cobra.Command, g *globals, f *runFlags, args []string) er
 	o, err := f.options(args)
 	if err != nil {
 		return err
+	}
+	if f.detach {
+		return runDetached(cmd, g, f, o)
 	}
 	if o.TTY && o.Interactive && !term.IsTerminal(int(os.Stdin.Fd())) {
 		return api.Errorf(api.KindInvalid, "cannot attach stdin to a TTY-enabled container because stdin is not a terminal: leave -t or -i out")
@@ -138,6 +146,12 @@ func (f *runFlags) options(args []string) (*container.RunOptions, error) {
 		return nil, err
 	}
 	if o.DetachKeys, err = launch.ParseDetachKeys(f.detachKeys); err != nil {
+		return nil, err
+	}
+	if err := f.checkDetached(); err != nil {
+		return nil, err
+	}
+	if o.Log, err = f.config(); err != nil {
 		return nil, err
 	}
 	if err := f.convert(&o.Options); err != nil {

@@ -18,6 +18,7 @@ import (
 
 // runFlags hold the flags of `rungv run` as they were given.
 type runFlags struct {
+	detachFlags
 	interactive, tty, remove, init, readOnly, privileged, quiet, sigProxy bool
 	waitStart, packetWrite                                                bool
 
@@ -39,6 +40,7 @@ func (f *runFlags) register(cmd *cobra.Command) {
 	fl := cmd.Flags()
 	fl.BoolVarP(&f.interactive, "interactive", "i", false, "Keep STDIN open even if not attached")
 	fl.BoolVarP(&f.tty, "tty", "t", false, "Allocate a pseudo-TTY")
+	f.detachFlags.register(fl)
 	fl.BoolVar(&f.remove, "rm", false, "Automatically remove the container when it exits")
 	fl.StringVar(&f.name, "name", "", "Assign a name to the container")
 	fl.StringVar(&f.cidFile, "cidfile", "", "Write the container ID to the file")

@@ -143,6 +143,15 @@ func completeContainers(g *globals, keep func(*state.Record) bool) cobra.Complet
 
 func isRunning(rec *state.Record) bool { return rec.State == api.StateRunning }
 
+// forEachQuietly runs f for every container named and returns all errors.
+func forEachQuietly(refs []string, f func(ref string) error) error {
+	var problems []error
+	for _, ref := range refs {
+		problems = append(problems, f(ref))
+	}
+	return errors.Join(problems...)
+}
+
 // forEach runs f for every container named, prints each name for which it
 // worked, and returns all errors.
 func forEach(cmd *cobra.Command, refs []string, f func(ctx context.Context, ref string) error) error {

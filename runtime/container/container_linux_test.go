@@ -101,7 +101,7 @@ func (f *fakeSandbox) Processes(context.Context, *controlv1.ProcessesRequest) (*
 // serve makes a fake sandbox for a container.
 func serve(t *testing.T, h *state.Handle) *fakeSandbox {
 	t.Helper()
-	file, err := listenControl(h.Dir())
+	file, err := listenUnix(h.Dir(), controlSocket, unix.SOCK_STREAM)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,6 +21,13 @@
 //  6. The sandbox ends, its last output is delivered; record: stopped, or gone
 //     with AutoRemove.
 //
+// A detached container has the same life in a process of its own, its
+// supervisor: a session leader without terminal that whoever asked for it
+// starts from this binary, hears until the guest runs, and leaves. Its output
+// goes to a log and to those who attach. Nothing outlives it: the kernel kills
+// the sandbox with it, the lock on the record falls, and what is left are the
+// files of the container's directory, which the next listing or removal takes.
+//
 // What fails in steps 1 to 3 leaves nothing: the container never existed. From
 // step 4 on its record tells what happened.
 package container
@@ -87,4 +94,16 @@ type RunOptions struct {
 	// SignalProxy sends the signals that this process gets to the guest.
 	SignalProxy bool
 	DetachKeys  []byte
+
+	// Log, if not nil, keeps the guest's output in the container's directory.
+	// Only with Detached.
+	Log *state.LogConfig
+	// Detached says that this process is there for the container alone: see
+	// [Runner.Supervise].
+	Detached bool
+
+	// handle is set for a container that was created before; hub, with
+	// Detached, is where its streams go.
+	handle *state.Handle
+	hub    *hub
 }

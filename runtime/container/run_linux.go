@@ -41,6 +41,8 @@ const (
 	// controlSocket is the socket for everyone but the launcher, in the
 	// container's directory.
 	controlSocket = "control.sock"
+	// streamsSocket is where clients hand over the streams of an exec.
+	streamsSocket = "streams.sock"
 	// controlBacklog is how many clients may wait for the sandbox to accept.
 	controlBacklog = 64
 	// logTailLines is how much of a sandbox's log goes into the error about
@@ -90,12 +92,14 @@ func (r *Runner) Run(ctx context.Context, o RunOptions) (api.ExitStatus, error) 
 	defer u.signals.stop()
 
 	var err error
-	u.handle, err = r.State.Create(state.Record{Image: o.Image, Options: o.Options, AutoRemove: o.AutoRemove}, o.Name)
-	if err != nil {
+	if u.handle, err = u.enter(); err != nil {
 		return api.ExitStatus{}, err
 	}
 	u.watchCaller(ctx, cancel)
-	if err = u.writeCIDFile(); err == nil {
+	if err = u.writeCIDFile(); err == nil && o.hub != nil {
+		err = o.hub.open(u.handle.Dir(), o.Log)
+	}
+	if err == nil {
 		err = u.prepare(ctx)
 	}
 	defer u.release()
@@ -105,6 +109,20 @@ func (r *Runner) Run(ctx context.Context, o RunOptions) (api.ExitStatus, error) 
 	exit, err := u.supervise(ctx)
 	u.closeVolumes() // Before anybody hears that the container has ended.
 	return exit, u.finish(exit, err)
+}
+
+// enter makes the container's record, where it has none yet.
+func (u *run) enter() (*state.Handle, error) {
+	o := &u.o
+	if o.handle != nil {
+		return o.handle, o.handle.Update(func(rec *state.Record) error {
+			rec.Detached, rec.Error = o.Detached, ""
+			return nil
+		})
+	}
+	return u.State.Create(state.Record{
+		Image: o.Image, Options: o.Options, AutoRemove: o.AutoRemove, Log: o.Log, Detached: o.Detached,
+	}, o.Name)
 }
 
 // prepare does everything up to the start of the sandbox process.
@@ -165,10 +183,14 @@ func (u *run) start(spec *api.Sandbox) error {
 		return err
 	}
 	defer closeUpper()
-	if cfg.Listen, err = listenControl(u.handle.Dir()); err != nil {
+	if cfg.Listen, err = listenUnix(u.handle.Dir(), controlSocket, unix.SOCK_STREAM); err != nil {
 		return err
 	}
 	defer cfg.Listen.Close()
+	if cfg.Streams, err = listenUnix(u.handle.Dir(), streamsSocket, unix.SOCK_DGRAM); err != nil {
+		return err
+	}
+	defer cfg.Streams.Close()
 	if u.o.Init {
 		if cfg.Init, err = os.Open("/proc/self/exe"); err != nil {
 			return fmt.Errorf("open the reaper for --init: %w", err)
@@ -217,6 +239,9 @@ func (u *run) start(spec *api.Sandbox) error {
 		u.broker.Start()
 	}
 	u.streams.Start()
+	if u.o.hub != nil {
+		u.o.hub.bind(u.resizeGuest)
+	}
 	return nil
 }
 
@@ -261,6 +286,10 @@ func (u *run) neverExisted(cause error) (api.ExitStatus, error) {
 	if u.process != nil {
 		u.process.Kill()
 		u.process.End(endGrace)
+	}
+	if u.o.handle != nil {
+		u.failedStart(cause)
+		return api.ExitStatus{}, cause
 	}
 	if u.o.CIDFile != "" && !errors.Is(cause, errCIDFile) {
 		os.Remove(u.o.CIDFile)
@@ -483,36 +512,6 @@ func upperError(dir string, err error) error {
 		kind = api.KindNoSpace
 	}
 	return api.Errorf(kind, "create the file for the container's writable layer in %s: %w: choose another place with --root", dir, err)
-}
-
-// listenControl binds the control socket in a container's directory.
-func listenControl(dir string) (*os.File, error) {
-	fail := func(err error) (*os.File, error) {
-		return nil, fmt.Errorf("bind the control socket in %s: %w", dir, err)
-	}
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return fail(err)
-	}
-	f := os.NewFile(uintptr(fd), "control-listener")
-	path, done, err := socketPath(dir)
-	if err != nil {
-		f.Close()
-		return fail(err)
-	}
-	defer done()
-	// The directory is 0700, and stays so; the mode is a second lock.
-	if err = unix.Fchmod(fd, 0o600); err == nil {
-		err = unix.Bind(fd, &unix.SockaddrUnix{Name: path})
-	}
-	if err == nil {
-		err = unix.Listen(fd, controlBacklog)
-	}
-	if err != nil {
-		f.Close()
-		return fail(err)
-	}
-	return f, nil
 }
 
 // socketPath returns a name for the control socket of a directory that fits

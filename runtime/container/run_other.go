@@ -13,6 +13,37 @@ import (
 
 const controlSocket = "control.sock"
 
+// hub carries a detached container's streams, on Linux.
+type hub struct{}
+
+// SupervisorCallerFD is where a supervisor finds its caller.
+const SupervisorCallerFD = 3
+
+var errNeedsLinux = api.Errorf(api.KindUnsupported, "run a container: sandboxes need Linux: use a Linux host")
+
+// Detach needs Linux.
+func Detach(context.Context, []string, RunOptions) (string, int, error) {
+	return "", exitOwnFailure, errNeedsLinux
+}
+
+// StartDetached needs Linux.
+func StartDetached(context.Context, []string, string) (int, error) {
+	return exitOwnFailure, errNeedsLinux
+}
+
+// Supervise needs Linux.
+func (r *Runner) Supervise(context.Context, <-chan struct{}, func(*RunOptions) error) (api.ExitStatus, error) {
+	return api.ExitStatus{}, errNeedsLinux
+}
+
+// StartAttached needs Linux.
+func (r *Runner) StartAttached(context.Context, string, RunOptions) (api.ExitStatus, error) {
+	return api.ExitStatus{}, errNeedsLinux
+}
+
+// Create needs Linux.
+func (r *Runner) Create(context.Context, RunOptions) (string, error) { return "", errNeedsLinux }
+
 // Run needs Linux.
 func (r *Runner) Run(context.Context, RunOptions) (api.ExitStatus, error) {
 	return api.ExitStatus{}, api.Errorf(api.KindUnsupported, "run a container: sandboxes need Linux: use a Linux host")
@@ -24,4 +55,9 @@ func socketPath(dir string) (string, func(), error) {
 
 func killProcess(int) error {
 	return api.Errorf(api.KindUnsupported, "kill a sandbox: sandboxes need Linux")
+}
+
+// Attach needs Linux.
+func (r *Runner) Attach(context.Context, string, AttachOptions) (api.ExitStatus, bool, error) {
+	return api.ExitStatus{}, false, errNeedsLinux
 }

@@ -112,6 +112,8 @@ func (c *Client) Stats(ctx context.Context, container string) (Stats, error) {
 		PidsLimit:        r.GetPidsLimit(),
 		OOMKills:         r.GetOomKills(),
 		SentryHeapBytes:  r.GetSentryHeapBytes(),
+		NetworkReceived:  r.GetNetworkReceivedBytes(),
+		NetworkSent:      r.GetNetworkSentBytes(),
 	}, nil
 }
 
@@ -135,6 +137,7 @@ func (c *Client) Processes(ctx context.Context, container string) ([]Process, er
 			StartedAt:     time.Unix(0, p.GetStartedAtNanos()),
 			CPU:           time.Duration(p.GetCpuNanos()),
 			TTY:           cleanName(p.GetTty()),
+			Args:          cleanArgs(p.GetArgs()),
 		})
 	}
 	return list, nil
@@ -144,6 +147,21 @@ func (c *Client) Processes(ctx context.Context, container string) ([]Process, er
 func (c *Client) Shutdown(ctx context.Context) error {
 	_, err := c.sandbox.Shutdown(ctx, &controlv1.ShutdownRequest{})
 	return FromStatus(err)
+}
+
+// cleanArgs bounds a command line as a whole.
+func cleanArgs(args []string) []string {
+	var clean []string
+	left := maxCommandBytes
+	for _, a := range args {
+		if left <= 0 {
+			break
+		}
+		a = Clean(a, left)
+		left -= len(a) + 1
+		clean = append(clean, a)
+	}
+	return clean
 }
 
 func cleanName(s string) string { return Clean(s, maxNameBytes) }

@@ -72,6 +72,8 @@ type Stats struct {
 	PidsLimit        uint64        `json:"pidsLimit"`
 	OOMKills         uint64        `json:"oomKills"`
 	SentryHeapBytes  uint64        `json:"sentryHeapBytes"`
+	NetworkReceived  uint64        `json:"networkReceivedBytes"`
+	NetworkSent      uint64        `json:"networkSentBytes"`
 }
 
 // Process is one process of a guest.
@@ -84,4 +86,6 @@ type Process struct {
 	StartedAt     time.Time
 	CPU           time.Duration
 	TTY           string
+	// Args is the command line, empty where the process has hidden it.
+	Args []string
 }

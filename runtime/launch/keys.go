@@ -6,6 +6,8 @@ package launch
 
 import (
 	"bytes"
+	"errors"
+	"io"
 	"strings"
 
 	"z.gfire.dev/gvx/runtime/api"
@@ -70,4 +72,43 @@ func (m *keyMatcher) rest() []byte {
 	held := m.held
 	m.held = nil
 	return held
+}
+
+// ErrDetached is what a [DetachReader] returns once the user has typed the
+// detach keys.
+var ErrDetached = errors.New("detach keys typed")
+
+// DetachReader passes on what a user types until it is the detach keys.
+type DetachReader struct {
+	in    io.Reader
+	keys  keyMatcher
+	ready []byte
+	err   error
+}
+
+// NewDetachReader reads in; without keys it passes on everything.
+func NewDetachReader(in io.Reader, keys []byte) *DetachReader {
+	return &DetachReader{in: in, keys: keyMatcher{keys: keys}}
+}
+
+// Read implements io.Reader.
+func (r *DetachReader) Read(p []byte) (int, error) {
+	for len(r.ready) == 0 && r.err == nil {
+		n, err := r.in.Read(p)
+		out, found := r.keys.feed(p[:n])
+		r.ready = append(r.ready, out...)
+		switch {
+		case found:
+			r.err = ErrDetached
+		case err != nil:
+			r.ready = append(r.ready, r.keys.rest()...)
+			r.err = err
+		}
+	}
+	n := copy(p, r.ready)
+	r.ready = r.ready[n:]
+	if len(r.ready) == 0 && n == 0 {
+		return 0, r.err
+	}
+	return n, nil
 }

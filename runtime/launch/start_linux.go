@@ -51,6 +51,8 @@ type Config struct {
 	Broker *os.File
 	// Listen is the listening control socket.
 	Listen *os.File
+	// Streams is the socket on which streams of additional processes arrive.
+	Streams *os.File
 	// Log takes the Sentry's log.
 	Log *os.File
 	// Stdin, Stdout and Stderr are the guest's ends of its streams.
@@ -124,6 +126,7 @@ func donate(cfg *Config, controlEnd *os.File) *donation {
 	s := cfg.Spec
 	s.ControlFD = d.add(controlEnd)
 	s.ListenFD = d.add(cfg.Listen)
+	s.StreamsFD = d.add(cfg.Streams)
 	s.LogFD = d.add(cfg.Log)
 	s.Network.BrokerFD = d.add(cfg.Broker)
 	c := &s.Container

@@ -37,6 +37,9 @@ type FilterOptions struct {
 	// BrokerFD is the donated channel on which the process may receive
 	// descriptors; 0 or negative if there is none.
 	BrokerFD int
+	// StreamsFD is the donated socket on which the process may receive the
+	// streams of new guest processes; 0 or negative if there is none.
+	StreamsFD int
 	// Action is for tests; see [Action].
 	Action Action
 }
@@ -55,6 +58,7 @@ const (
 	selfPID variable = iota
 	listenFD
 	brokerFD
+	streamsFD
 	threadPriority
 )
 
@@ -106,6 +110,7 @@ func (o *FilterOptions) values() (variableValues, error) {
 		selfPID:        uint64(os.Getpid()),
 		listenFD:       ^uint64(0), // no descriptor has this number
 		brokerFD:       ^uint64(0),
+		streamsFD:      ^uint64(0),
 		threadPriority: uint64(int64(20 - raw + 1)),
 	}
 	if o.ListenFD >= 0 {
@@ -113,6 +118,9 @@ func (o *FilterOptions) values() (variableValues, error) {
 	}
 	if o.BrokerFD > 0 {
 		v[brokerFD] = uint64(o.BrokerFD)
+	}
+	if o.StreamsFD > 0 {
+		v[streamsFD] = uint64(o.StreamsFD)
 	}
 	return v, nil
 }

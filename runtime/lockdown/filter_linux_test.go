@@ -104,8 +104,8 @@ func verdict(t *testing.T, insns []bpf.Instruction, c call, arch uint32) bool {
 // TestFilterAgreesWithTable asks the finished program and the table about the
 // same calls: for each entry, arguments at and around what it permits.
 func TestFilterAgreesWithTable(t *testing.T) {
-	const listen, broker = 17, 23
-	insns, err := Filter(FilterOptions{ListenFD: listen, BrokerFD: broker})
+	const listen, broker, streams = 17, 23, 29
+	insns, err := Filter(FilterOptions{ListenFD: listen, BrokerFD: broker, StreamsFD: streams})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +114,7 @@ func TestFilterAgreesWithTable(t *testing.T) {
 		t.Fatal(err)
 	}
 	vars := map[policy.Variable]uint64{
-		policy.SelfPID: uint64(os.Getpid()), policy.ListenFD: listen, policy.BrokerFD: broker, policy.ThreadPriority: uint64(int64(20 - raw + 1)),
+		policy.SelfPID: uint64(os.Getpid()), policy.ListenFD: listen, policy.BrokerFD: broker, policy.StreamsFD: streams, policy.ThreadPriority: uint64(int64(20 - raw + 1)),
 	}
 	arch := policy.Arch(runtime.GOARCH)
 	table := policy.Table(arch)

@@ -356,10 +356,13 @@ func (x *WaitResponse) GetAt() *timestamppb.Timestamp {
 }
 
 type SignalRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Container     string                 `protobuf:"bytes,1,opt,name=container,proto3" json:"container,omitempty"`
-	Signal        int32                  `protobuf:"varint,2,opt,name=signal,proto3" json:"signal,omitempty"`
-	Target        SignalRequest_Target   `protobuf:"varint,3,opt,name=target,proto3,enum=gvx.control.v1.SignalRequest_Target" json:"target,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Container string                 `protobuf:"bytes,1,opt,name=container,proto3" json:"container,omitempty"`
+	Signal    int32                  `protobuf:"varint,2,opt,name=signal,proto3" json:"signal,omitempty"`
+	Target    SignalRequest_Target   `protobuf:"varint,3,opt,name=target,proto3,enum=gvx.control.v1.SignalRequest_Target" json:"target,omitempty"`
+	// An additional process, by the id that its Exec gave; INIT is then that
+	// process and FOREGROUND its terminal's foreground process group.
+	Exec          string `protobuf:"bytes,4,opt,name=exec,proto3" json:"exec,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -415,6 +418,13 @@ func (x *SignalRequest) GetTarget() SignalRequest_Target {
 	return SignalRequest_INIT
 }
 
+func (x *SignalRequest) GetExec() string {
+	if x != nil {
+		return x.Exec
+	}
+	return ""
+}
+
 type SignalResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -456,6 +466,7 @@ type ResizeRequest struct {
 	Container     string                 `protobuf:"bytes,1,opt,name=container,proto3" json:"container,omitempty"`
 	Rows          uint32                 `protobuf:"varint,2,opt,name=rows,proto3" json:"rows,omitempty"`
 	Columns       uint32                 `protobuf:"varint,3,opt,name=columns,proto3" json:"columns,omitempty"`
+	Exec          string                 `protobuf:"bytes,4,opt,name=exec,proto3" json:"exec,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -509,6 +520,13 @@ func (x *ResizeRequest) GetColumns() uint32 {
 		return x.Columns
 	}
 	return 0
+}
+
+func (x *ResizeRequest) GetExec() string {
+	if x != nil {
+		return x.Exec
+	}
+	return ""
 }
 
 type ResizeResponse struct {
@@ -608,8 +626,11 @@ type StatsResponse struct {
 	OomKills uint64 `protobuf:"varint,9,opt,name=oom_kills,json=oomKills,proto3" json:"oom_kills,omitempty"`
 	// The sandbox process' own heap in bytes.
 	SentryHeapBytes uint64 `protobuf:"varint,10,opt,name=sentry_heap_bytes,json=sentryHeapBytes,proto3" json:"sentry_heap_bytes,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// What the guest's network interfaces carried since boot; loopback aside.
+	NetworkReceivedBytes uint64 `protobuf:"varint,11,opt,name=network_received_bytes,json=networkReceivedBytes,proto3" json:"network_received_bytes,omitempty"`
+	NetworkSentBytes     uint64 `protobuf:"varint,12,opt,name=network_sent_bytes,json=networkSentBytes,proto3" json:"network_sent_bytes,omitempty"`
+	unknownFields        protoimpl.UnknownFields
+	sizeCache            protoimpl.SizeCache
 }
 
 func (x *StatsResponse) Reset() {
@@ -712,6 +733,20 @@ func (x *StatsResponse) GetSentryHeapBytes() uint64 {
 	return 0
 }
 
+func (x *StatsResponse) GetNetworkReceivedBytes() uint64 {
+	if x != nil {
+		return x.NetworkReceivedBytes
+	}
+	return 0
+}
+
+func (x *StatsResponse) GetNetworkSentBytes() uint64 {
+	if x != nil {
+		return x.NetworkSentBytes
+	}
+	return 0
+}
+
 type ProcessesRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Container     string                 `protobuf:"bytes,1,opt,name=container,proto3" json:"container,omitempty"`
@@ -810,8 +845,10 @@ type Process struct {
 	StartedAtNanos int64                  `protobuf:"varint,6,opt,name=started_at_nanos,json=startedAtNanos,proto3" json:"started_at_nanos,omitempty"`
 	CpuNanos       uint64                 `protobuf:"varint,7,opt,name=cpu_nanos,json=cpuNanos,proto3" json:"cpu_nanos,omitempty"`
 	Tty            string                 `protobuf:"bytes,8,opt,name=tty,proto3" json:"tty,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// The command line as far as the process itself has not overwritten it.
+	Args          []string `protobuf:"bytes,9,rep,name=args,proto3" json:"args,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Process) Reset() {
@@ -900,6 +937,659 @@ func (x *Process) GetTty() string {
 	return ""
 }
 
+func (x *Process) GetArgs() []string {
+	if x != nil {
+		return x.Args
+	}
+	return nil
+}
+
+type ExecRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Container string                 `protobuf:"bytes,1,opt,name=container,proto3" json:"container,omitempty"`
+	// Chosen by the client; the id under which it has sent the streams, unless
+	// the process has none.
+	Exec             string   `protobuf:"bytes,2,opt,name=exec,proto3" json:"exec,omitempty"`
+	Args             []string `protobuf:"bytes,3,rep,name=args,proto3" json:"args,omitempty"`
+	Env              []string `protobuf:"bytes,4,rep,name=env,proto3" json:"env,omitempty"`
+	Cwd              string   `protobuf:"bytes,5,opt,name=cwd,proto3" json:"cwd,omitempty"`
+	User             string   `protobuf:"bytes,6,opt,name=user,proto3" json:"user,omitempty"`
+	AdditionalGroups []string `protobuf:"bytes,7,rep,name=additional_groups,json=additionalGroups,proto3" json:"additional_groups,omitempty"`
+	Capabilities     []string `protobuf:"bytes,8,rep,name=capabilities,proto3" json:"capabilities,omitempty"`
+	NoNewPrivileges  bool     `protobuf:"varint,9,opt,name=no_new_privileges,json=noNewPrivileges,proto3" json:"no_new_privileges,omitempty"`
+	Terminal         bool     `protobuf:"varint,10,opt,name=terminal,proto3" json:"terminal,omitempty"`
+	Rows             uint32   `protobuf:"varint,11,opt,name=rows,proto3" json:"rows,omitempty"`
+	Columns          uint32   `protobuf:"varint,12,opt,name=columns,proto3" json:"columns,omitempty"`
+	// Return once the process runs; its streams are /dev/null unless some were
+	// sent.
+	Detach bool `protobuf:"varint,13,opt,name=detach,proto3" json:"detach,omitempty"`
+	// The streams are followed by a program of the client's, which runs in place
+	// of args[0]: for copying files.
+	Program       bool      `protobuf:"varint,14,opt,name=program,proto3" json:"program,omitempty"`
+	Rlimits       []*Rlimit `protobuf:"bytes,15,rep,name=rlimits,proto3" json:"rlimits,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExecRequest) Reset() {
+	*x = ExecRequest{}
+	mi := &file_control_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExecRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExecRequest) ProtoMessage() {}
+
+func (x *ExecRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_control_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExecRequest.ProtoReflect.Descriptor instead.
+func (*ExecRequest) Descriptor() ([]byte, []int) {
+	return file_control_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *ExecRequest) GetContainer() string {
+	if x != nil {
+		return x.Container
+	}
+	return ""
+}
+
+func (x *ExecRequest) GetExec() string {
+	if x != nil {
+		return x.Exec
+	}
+	return ""
+}
+
+func (x *ExecRequest) GetArgs() []string {
+	if x != nil {
+		return x.Args
+	}
+	return nil
+}
+
+func (x *ExecRequest) GetEnv() []string {
+	if x != nil {
+		return x.Env
+	}
+	return nil
+}
+
+func (x *ExecRequest) GetCwd() string {
+	if x != nil {
+		return x.Cwd
+	}
+	return ""
+}
+
+func (x *ExecRequest) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *ExecRequest) GetAdditionalGroups() []string {
+	if x != nil {
+		return x.AdditionalGroups
+	}
+	return nil
+}
+
+func (x *ExecRequest) GetCapabilities() []string {
+	if x != nil {
+		return x.Capabilities
+	}
+	return nil
+}
+
+func (x *ExecRequest) GetNoNewPrivileges() bool {
+	if x != nil {
+		return x.NoNewPrivileges
+	}
+	return false
+}
+
+func (x *ExecRequest) GetTerminal() bool {
+	if x != nil {
+		return x.Terminal
+	}
+	return false
+}
+
+func (x *ExecRequest) GetRows() uint32 {
+	if x != nil {
+		return x.Rows
+	}
+	return 0
+}
+
+func (x *ExecRequest) GetColumns() uint32 {
+	if x != nil {
+		return x.Columns
+	}
+	return 0
+}
+
+func (x *ExecRequest) GetDetach() bool {
+	if x != nil {
+		return x.Detach
+	}
+	return false
+}
+
+func (x *ExecRequest) GetProgram() bool {
+	if x != nil {
+		return x.Program
+	}
+	return false
+}
+
+func (x *ExecRequest) GetRlimits() []*Rlimit {
+	if x != nil {
+		return x.Rlimits
+	}
+	return nil
+}
+
+type Rlimit struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Soft          uint64                 `protobuf:"varint,2,opt,name=soft,proto3" json:"soft,omitempty"`
+	Hard          uint64                 `protobuf:"varint,3,opt,name=hard,proto3" json:"hard,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Rlimit) Reset() {
+	*x = Rlimit{}
+	mi := &file_control_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Rlimit) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Rlimit) ProtoMessage() {}
+
+func (x *Rlimit) ProtoReflect() protoreflect.Message {
+	mi := &file_control_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Rlimit.ProtoReflect.Descriptor instead.
+func (*Rlimit) Descriptor() ([]byte, []int) {
+	return file_control_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *Rlimit) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Rlimit) GetSoft() uint64 {
+	if x != nil {
+		return x.Soft
+	}
+	return 0
+}
+
+func (x *Rlimit) GetHard() uint64 {
+	if x != nil {
+		return x.Hard
+	}
+	return 0
+}
+
+type ExecResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The process' id as the guest sees it.
+	Pid int32 `protobuf:"varint,1,opt,name=pid,proto3" json:"pid,omitempty"`
+	// 0 to 255; 128+n when a signal ended it. Not set for one that goes on.
+	Code   int32 `protobuf:"varint,2,opt,name=code,proto3" json:"code,omitempty"`
+	Signal int32 `protobuf:"varint,3,opt,name=signal,proto3" json:"signal,omitempty"`
+	// It goes on, detached.
+	Running       bool `protobuf:"varint,4,opt,name=running,proto3" json:"running,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExecResponse) Reset() {
+	*x = ExecResponse{}
+	mi := &file_control_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExecResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExecResponse) ProtoMessage() {}
+
+func (x *ExecResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_control_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExecResponse.ProtoReflect.Descriptor instead.
+func (*ExecResponse) Descriptor() ([]byte, []int) {
+	return file_control_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *ExecResponse) GetPid() int32 {
+	if x != nil {
+		return x.Pid
+	}
+	return 0
+}
+
+func (x *ExecResponse) GetCode() int32 {
+	if x != nil {
+		return x.Code
+	}
+	return 0
+}
+
+func (x *ExecResponse) GetSignal() int32 {
+	if x != nil {
+		return x.Signal
+	}
+	return 0
+}
+
+func (x *ExecResponse) GetRunning() bool {
+	if x != nil {
+		return x.Running
+	}
+	return false
+}
+
+type DetachRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Container     string                 `protobuf:"bytes,1,opt,name=container,proto3" json:"container,omitempty"`
+	Exec          string                 `protobuf:"bytes,2,opt,name=exec,proto3" json:"exec,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DetachRequest) Reset() {
+	*x = DetachRequest{}
+	mi := &file_control_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DetachRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DetachRequest) ProtoMessage() {}
+
+func (x *DetachRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_control_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DetachRequest.ProtoReflect.Descriptor instead.
+func (*DetachRequest) Descriptor() ([]byte, []int) {
+	return file_control_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *DetachRequest) GetContainer() string {
+	if x != nil {
+		return x.Container
+	}
+	return ""
+}
+
+func (x *DetachRequest) GetExec() string {
+	if x != nil {
+		return x.Exec
+	}
+	return ""
+}
+
+type DetachResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DetachResponse) Reset() {
+	*x = DetachResponse{}
+	mi := &file_control_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DetachResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DetachResponse) ProtoMessage() {}
+
+func (x *DetachResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_control_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DetachResponse.ProtoReflect.Descriptor instead.
+func (*DetachResponse) Descriptor() ([]byte, []int) {
+	return file_control_proto_rawDescGZIP(), []int{18}
+}
+
+type PauseRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Container     string                 `protobuf:"bytes,1,opt,name=container,proto3" json:"container,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PauseRequest) Reset() {
+	*x = PauseRequest{}
+	mi := &file_control_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PauseRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PauseRequest) ProtoMessage() {}
+
+func (x *PauseRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_control_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PauseRequest.ProtoReflect.Descriptor instead.
+func (*PauseRequest) Descriptor() ([]byte, []int) {
+	return file_control_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *PauseRequest) GetContainer() string {
+	if x != nil {
+		return x.Container
+	}
+	return ""
+}
+
+type PauseResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PauseResponse) Reset() {
+	*x = PauseResponse{}
+	mi := &file_control_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PauseResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PauseResponse) ProtoMessage() {}
+
+func (x *PauseResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_control_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PauseResponse.ProtoReflect.Descriptor instead.
+func (*PauseResponse) Descriptor() ([]byte, []int) {
+	return file_control_proto_rawDescGZIP(), []int{20}
+}
+
+type ResumeRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Container     string                 `protobuf:"bytes,1,opt,name=container,proto3" json:"container,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResumeRequest) Reset() {
+	*x = ResumeRequest{}
+	mi := &file_control_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResumeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResumeRequest) ProtoMessage() {}
+
+func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_control_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResumeRequest.ProtoReflect.Descriptor instead.
+func (*ResumeRequest) Descriptor() ([]byte, []int) {
+	return file_control_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *ResumeRequest) GetContainer() string {
+	if x != nil {
+		return x.Container
+	}
+	return ""
+}
+
+type ResumeResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResumeResponse) Reset() {
+	*x = ResumeResponse{}
+	mi := &file_control_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResumeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResumeResponse) ProtoMessage() {}
+
+func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_control_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResumeResponse.ProtoReflect.Descriptor instead.
+func (*ResumeResponse) Descriptor() ([]byte, []int) {
+	return file_control_proto_rawDescGZIP(), []int{22}
+}
+
+// A limit that is absent stays as it is; zero removes it.
+type UpdateRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Container     string                 `protobuf:"bytes,1,opt,name=container,proto3" json:"container,omitempty"`
+	MemoryBytes   *int64                 `protobuf:"varint,2,opt,name=memory_bytes,json=memoryBytes,proto3,oneof" json:"memory_bytes,omitempty"`
+	CpuMillis     *int64                 `protobuf:"varint,3,opt,name=cpu_millis,json=cpuMillis,proto3,oneof" json:"cpu_millis,omitempty"`
+	Pids          *int64                 `protobuf:"varint,4,opt,name=pids,proto3,oneof" json:"pids,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UpdateRequest) Reset() {
+	*x = UpdateRequest{}
+	mi := &file_control_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpdateRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpdateRequest) ProtoMessage() {}
+
+func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_control_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpdateRequest.ProtoReflect.Descriptor instead.
+func (*UpdateRequest) Descriptor() ([]byte, []int) {
+	return file_control_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *UpdateRequest) GetContainer() string {
+	if x != nil {
+		return x.Container
+	}
+	return ""
+}
+
+func (x *UpdateRequest) GetMemoryBytes() int64 {
+	if x != nil && x.MemoryBytes != nil {
+		return *x.MemoryBytes
+	}
+	return 0
+}
+
+func (x *UpdateRequest) GetCpuMillis() int64 {
+	if x != nil && x.CpuMillis != nil {
+		return *x.CpuMillis
+	}
+	return 0
+}
+
+func (x *UpdateRequest) GetPids() int64 {
+	if x != nil && x.Pids != nil {
+		return *x.Pids
+	}
+	return 0
+}
+
+type UpdateResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UpdateResponse) Reset() {
+	*x = UpdateResponse{}
+	mi := &file_control_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpdateResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpdateResponse) ProtoMessage() {}
+
+func (x *UpdateResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_control_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpdateResponse.ProtoReflect.Descriptor instead.
+func (*UpdateResponse) Descriptor() ([]byte, []int) {
+	return file_control_proto_rawDescGZIP(), []int{24}
+}
+
 type ShutdownRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -908,7 +1598,7 @@ type ShutdownRequest struct {
 
 func (x *ShutdownRequest) Reset() {
 	*x = ShutdownRequest{}
-	mi := &file_control_proto_msgTypes[14]
+	mi := &file_control_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -920,7 +1610,7 @@ func (x *ShutdownRequest) String() string {
 func (*ShutdownRequest) ProtoMessage() {}
 
 func (x *ShutdownRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[14]
+	mi := &file_control_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -933,7 +1623,7 @@ func (x *ShutdownRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutdownRequest.ProtoReflect.Descriptor instead.
 func (*ShutdownRequest) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{14}
+	return file_control_proto_rawDescGZIP(), []int{25}
 }
 
 type ShutdownResponse struct {
@@ -944,7 +1634,7 @@ type ShutdownResponse struct {
 
 func (x *ShutdownResponse) Reset() {
 	*x = ShutdownResponse{}
-	mi := &file_control_proto_msgTypes[15]
+	mi := &file_control_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -956,7 +1646,7 @@ func (x *ShutdownResponse) String() string {
 func (*ShutdownResponse) ProtoMessage() {}
 
 func (x *ShutdownResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[15]
+	mi := &file_control_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -969,7 +1659,7 @@ func (x *ShutdownResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutdownResponse.ProtoReflect.Descriptor instead.
 func (*ShutdownResponse) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{15}
+	return file_control_proto_rawDescGZIP(), []int{26}
 }
 
 var File_control_proto protoreflect.FileDescriptor
@@ -993,24 +1683,26 @@ const file_control_proto_rawDesc = "" +
 	"\x06signal\x18\x02 \x01(\x05R\x06signal\x12\x1d\n" +
 	"\n" +
 	"oom_killed\x18\x03 \x01(\bR\toomKilled\x12*\n" +
-	"\x02at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"\xb0\x01\n" +
+	"\x02at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"\xc4\x01\n" +
 	"\rSignalRequest\x12\x1c\n" +
 	"\tcontainer\x18\x01 \x01(\tR\tcontainer\x12\x16\n" +
 	"\x06signal\x18\x02 \x01(\x05R\x06signal\x12<\n" +
-	"\x06target\x18\x03 \x01(\x0e2$.gvx.control.v1.SignalRequest.TargetR\x06target\"+\n" +
+	"\x06target\x18\x03 \x01(\x0e2$.gvx.control.v1.SignalRequest.TargetR\x06target\x12\x12\n" +
+	"\x04exec\x18\x04 \x01(\tR\x04exec\"+\n" +
 	"\x06Target\x12\b\n" +
 	"\x04INIT\x10\x00\x12\x0e\n" +
 	"\n" +
 	"FOREGROUND\x10\x01\x12\a\n" +
 	"\x03ALL\x10\x02\"\x10\n" +
-	"\x0eSignalResponse\"[\n" +
+	"\x0eSignalResponse\"o\n" +
 	"\rResizeRequest\x12\x1c\n" +
 	"\tcontainer\x18\x01 \x01(\tR\tcontainer\x12\x12\n" +
 	"\x04rows\x18\x02 \x01(\rR\x04rows\x12\x18\n" +
-	"\acolumns\x18\x03 \x01(\rR\acolumns\"\x10\n" +
+	"\acolumns\x18\x03 \x01(\rR\acolumns\x12\x12\n" +
+	"\x04exec\x18\x04 \x01(\tR\x04exec\"\x10\n" +
 	"\x0eResizeResponse\",\n" +
 	"\fStatsRequest\x12\x1c\n" +
-	"\tcontainer\x18\x01 \x01(\tR\tcontainer\"\x88\x03\n" +
+	"\tcontainer\x18\x01 \x01(\tR\tcontainer\"\xec\x03\n" +
 	"\rStatsResponse\x12!\n" +
 	"\fmemory_bytes\x18\x01 \x01(\x04R\vmemoryBytes\x12,\n" +
 	"\x12memory_limit_bytes\x18\x02 \x01(\x04R\x10memoryLimitBytes\x12*\n" +
@@ -1023,11 +1715,13 @@ const file_control_proto_rawDesc = "" +
 	"pids_limit\x18\b \x01(\x04R\tpidsLimit\x12\x1b\n" +
 	"\toom_kills\x18\t \x01(\x04R\boomKills\x12*\n" +
 	"\x11sentry_heap_bytes\x18\n" +
-	" \x01(\x04R\x0fsentryHeapBytes\"0\n" +
+	" \x01(\x04R\x0fsentryHeapBytes\x124\n" +
+	"\x16network_received_bytes\x18\v \x01(\x04R\x14networkReceivedBytes\x12,\n" +
+	"\x12network_sent_bytes\x18\f \x01(\x04R\x10networkSentBytes\"0\n" +
 	"\x10ProcessesRequest\x12\x1c\n" +
 	"\tcontainer\x18\x01 \x01(\tR\tcontainer\"J\n" +
 	"\x11ProcessesResponse\x125\n" +
-	"\tprocesses\x18\x01 \x03(\v2\x17.gvx.control.v1.ProcessR\tprocesses\"\xdb\x01\n" +
+	"\tprocesses\x18\x01 \x03(\v2\x17.gvx.control.v1.ProcessR\tprocesses\"\xef\x01\n" +
 	"\aProcess\x12\x10\n" +
 	"\x03pid\x18\x01 \x01(\x05R\x03pid\x12\x12\n" +
 	"\x04ppid\x18\x02 \x01(\x05R\x04ppid\x12\x10\n" +
@@ -1036,16 +1730,68 @@ const file_control_proto_rawDesc = "" +
 	"\x0eresident_bytes\x18\x05 \x01(\x04R\rresidentBytes\x12(\n" +
 	"\x10started_at_nanos\x18\x06 \x01(\x03R\x0estartedAtNanos\x12\x1b\n" +
 	"\tcpu_nanos\x18\a \x01(\x04R\bcpuNanos\x12\x10\n" +
-	"\x03tty\x18\b \x01(\tR\x03tty\"\x11\n" +
+	"\x03tty\x18\b \x01(\tR\x03tty\x12\x12\n" +
+	"\x04args\x18\t \x03(\tR\x04args\"\xb6\x03\n" +
+	"\vExecRequest\x12\x1c\n" +
+	"\tcontainer\x18\x01 \x01(\tR\tcontainer\x12\x12\n" +
+	"\x04exec\x18\x02 \x01(\tR\x04exec\x12\x12\n" +
+	"\x04args\x18\x03 \x03(\tR\x04args\x12\x10\n" +
+	"\x03env\x18\x04 \x03(\tR\x03env\x12\x10\n" +
+	"\x03cwd\x18\x05 \x01(\tR\x03cwd\x12\x12\n" +
+	"\x04user\x18\x06 \x01(\tR\x04user\x12+\n" +
+	"\x11additional_groups\x18\a \x03(\tR\x10additionalGroups\x12\"\n" +
+	"\fcapabilities\x18\b \x03(\tR\fcapabilities\x12*\n" +
+	"\x11no_new_privileges\x18\t \x01(\bR\x0fnoNewPrivileges\x12\x1a\n" +
+	"\bterminal\x18\n" +
+	" \x01(\bR\bterminal\x12\x12\n" +
+	"\x04rows\x18\v \x01(\rR\x04rows\x12\x18\n" +
+	"\acolumns\x18\f \x01(\rR\acolumns\x12\x16\n" +
+	"\x06detach\x18\r \x01(\bR\x06detach\x12\x18\n" +
+	"\aprogram\x18\x0e \x01(\bR\aprogram\x120\n" +
+	"\arlimits\x18\x0f \x03(\v2\x16.gvx.control.v1.RlimitR\arlimits\"D\n" +
+	"\x06Rlimit\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04soft\x18\x02 \x01(\x04R\x04soft\x12\x12\n" +
+	"\x04hard\x18\x03 \x01(\x04R\x04hard\"f\n" +
+	"\fExecResponse\x12\x10\n" +
+	"\x03pid\x18\x01 \x01(\x05R\x03pid\x12\x12\n" +
+	"\x04code\x18\x02 \x01(\x05R\x04code\x12\x16\n" +
+	"\x06signal\x18\x03 \x01(\x05R\x06signal\x12\x18\n" +
+	"\arunning\x18\x04 \x01(\bR\arunning\"A\n" +
+	"\rDetachRequest\x12\x1c\n" +
+	"\tcontainer\x18\x01 \x01(\tR\tcontainer\x12\x12\n" +
+	"\x04exec\x18\x02 \x01(\tR\x04exec\"\x10\n" +
+	"\x0eDetachResponse\",\n" +
+	"\fPauseRequest\x12\x1c\n" +
+	"\tcontainer\x18\x01 \x01(\tR\tcontainer\"\x0f\n" +
+	"\rPauseResponse\"-\n" +
+	"\rResumeRequest\x12\x1c\n" +
+	"\tcontainer\x18\x01 \x01(\tR\tcontainer\"\x10\n" +
+	"\x0eResumeResponse\"\xbb\x01\n" +
+	"\rUpdateRequest\x12\x1c\n" +
+	"\tcontainer\x18\x01 \x01(\tR\tcontainer\x12&\n" +
+	"\fmemory_bytes\x18\x02 \x01(\x03H\x00R\vmemoryBytes\x88\x01\x01\x12\"\n" +
+	"\n" +
+	"cpu_millis\x18\x03 \x01(\x03H\x01R\tcpuMillis\x88\x01\x01\x12\x17\n" +
+	"\x04pids\x18\x04 \x01(\x03H\x02R\x04pids\x88\x01\x01B\x0f\n" +
+	"\r_memory_bytesB\r\n" +
+	"\v_cpu_millisB\a\n" +
+	"\x05_pids\"\x10\n" +
+	"\x0eUpdateResponse\"\x11\n" +
 	"\x0fShutdownRequest\"\x12\n" +
-	"\x10ShutdownResponse2\x9d\x04\n" +
+	"\x10ShutdownResponse2\x81\a\n" +
 	"\aSandbox\x12V\n" +
 	"\vWaitStarted\x12\".gvx.control.v1.WaitStartedRequest\x1a#.gvx.control.v1.WaitStartedResponse\x12A\n" +
 	"\x04Wait\x12\x1b.gvx.control.v1.WaitRequest\x1a\x1c.gvx.control.v1.WaitResponse\x12G\n" +
 	"\x06Signal\x12\x1d.gvx.control.v1.SignalRequest\x1a\x1e.gvx.control.v1.SignalResponse\x12G\n" +
 	"\x06Resize\x12\x1d.gvx.control.v1.ResizeRequest\x1a\x1e.gvx.control.v1.ResizeResponse\x12D\n" +
 	"\x05Stats\x12\x1c.gvx.control.v1.StatsRequest\x1a\x1d.gvx.control.v1.StatsResponse\x12P\n" +
-	"\tProcesses\x12 .gvx.control.v1.ProcessesRequest\x1a!.gvx.control.v1.ProcessesResponse\x12M\n" +
+	"\tProcesses\x12 .gvx.control.v1.ProcessesRequest\x1a!.gvx.control.v1.ProcessesResponse\x12A\n" +
+	"\x04Exec\x12\x1b.gvx.control.v1.ExecRequest\x1a\x1c.gvx.control.v1.ExecResponse\x12G\n" +
+	"\x06Detach\x12\x1d.gvx.control.v1.DetachRequest\x1a\x1e.gvx.control.v1.DetachResponse\x12D\n" +
+	"\x05Pause\x12\x1c.gvx.control.v1.PauseRequest\x1a\x1d.gvx.control.v1.PauseResponse\x12G\n" +
+	"\x06Resume\x12\x1d.gvx.control.v1.ResumeRequest\x1a\x1e.gvx.control.v1.ResumeResponse\x12G\n" +
+	"\x06Update\x12\x1d.gvx.control.v1.UpdateRequest\x1a\x1e.gvx.control.v1.UpdateResponse\x12M\n" +
 	"\bShutdown\x12\x1f.gvx.control.v1.ShutdownRequest\x1a .gvx.control.v1.ShutdownResponseB.Z,z.gfire.dev/gvx/runtime/control/v1;controlv1b\x06proto3"
 
 var (
@@ -1061,7 +1807,7 @@ func file_control_proto_rawDescGZIP() []byte {
 }
 
 var file_control_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_control_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_control_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_control_proto_goTypes = []any{
 	(SignalRequest_Target)(0),     // 0: gvx.control.v1.SignalRequest.Target
 	(*WaitStartedRequest)(nil),    // 1: gvx.control.v1.WaitStartedRequest
@@ -1078,34 +1824,56 @@ var file_control_proto_goTypes = []any{
 	(*ProcessesRequest)(nil),      // 12: gvx.control.v1.ProcessesRequest
 	(*ProcessesResponse)(nil),     // 13: gvx.control.v1.ProcessesResponse
 	(*Process)(nil),               // 14: gvx.control.v1.Process
-	(*ShutdownRequest)(nil),       // 15: gvx.control.v1.ShutdownRequest
-	(*ShutdownResponse)(nil),      // 16: gvx.control.v1.ShutdownResponse
-	(*timestamppb.Timestamp)(nil), // 17: google.protobuf.Timestamp
+	(*ExecRequest)(nil),           // 15: gvx.control.v1.ExecRequest
+	(*Rlimit)(nil),                // 16: gvx.control.v1.Rlimit
+	(*ExecResponse)(nil),          // 17: gvx.control.v1.ExecResponse
+	(*DetachRequest)(nil),         // 18: gvx.control.v1.DetachRequest
+	(*DetachResponse)(nil),        // 19: gvx.control.v1.DetachResponse
+	(*PauseRequest)(nil),          // 20: gvx.control.v1.PauseRequest
+	(*PauseResponse)(nil),         // 21: gvx.control.v1.PauseResponse
+	(*ResumeRequest)(nil),         // 22: gvx.control.v1.ResumeRequest
+	(*ResumeResponse)(nil),        // 23: gvx.control.v1.ResumeResponse
+	(*UpdateRequest)(nil),         // 24: gvx.control.v1.UpdateRequest
+	(*UpdateResponse)(nil),        // 25: gvx.control.v1.UpdateResponse
+	(*ShutdownRequest)(nil),       // 26: gvx.control.v1.ShutdownRequest
+	(*ShutdownResponse)(nil),      // 27: gvx.control.v1.ShutdownResponse
+	(*timestamppb.Timestamp)(nil), // 28: google.protobuf.Timestamp
 }
 var file_control_proto_depIdxs = []int32{
 	3,  // 0: gvx.control.v1.WaitStartedResponse.phases:type_name -> gvx.control.v1.BootPhase
-	17, // 1: gvx.control.v1.WaitResponse.at:type_name -> google.protobuf.Timestamp
+	28, // 1: gvx.control.v1.WaitResponse.at:type_name -> google.protobuf.Timestamp
 	0,  // 2: gvx.control.v1.SignalRequest.target:type_name -> gvx.control.v1.SignalRequest.Target
 	14, // 3: gvx.control.v1.ProcessesResponse.processes:type_name -> gvx.control.v1.Process
-	1,  // 4: gvx.control.v1.Sandbox.WaitStarted:input_type -> gvx.control.v1.WaitStartedRequest
-	4,  // 5: gvx.control.v1.Sandbox.Wait:input_type -> gvx.control.v1.WaitRequest
-	6,  // 6: gvx.control.v1.Sandbox.Signal:input_type -> gvx.control.v1.SignalRequest
-	8,  // 7: gvx.control.v1.Sandbox.Resize:input_type -> gvx.control.v1.ResizeRequest
-	10, // 8: gvx.control.v1.Sandbox.Stats:input_type -> gvx.control.v1.StatsRequest
-	12, // 9: gvx.control.v1.Sandbox.Processes:input_type -> gvx.control.v1.ProcessesRequest
-	15, // 10: gvx.control.v1.Sandbox.Shutdown:input_type -> gvx.control.v1.ShutdownRequest
-	2,  // 11: gvx.control.v1.Sandbox.WaitStarted:output_type -> gvx.control.v1.WaitStartedResponse
-	5,  // 12: gvx.control.v1.Sandbox.Wait:output_type -> gvx.control.v1.WaitResponse
-	7,  // 13: gvx.control.v1.Sandbox.Signal:output_type -> gvx.control.v1.SignalResponse
-	9,  // 14: gvx.control.v1.Sandbox.Resize:output_type -> gvx.control.v1.ResizeResponse
-	11, // 15: gvx.control.v1.Sandbox.Stats:output_type -> gvx.control.v1.StatsResponse
-	13, // 16: gvx.control.v1.Sandbox.Processes:output_type -> gvx.control.v1.ProcessesResponse
-	16, // 17: gvx.control.v1.Sandbox.Shutdown:output_type -> gvx.control.v1.ShutdownResponse
-	11, // [11:18] is the sub-list for method output_type
-	4,  // [4:11] is the sub-list for method input_type
-	4,  // [4:4] is the sub-list for extension type_name
-	4,  // [4:4] is the sub-list for extension extendee
-	0,  // [0:4] is the sub-list for field type_name
+	16, // 4: gvx.control.v1.ExecRequest.rlimits:type_name -> gvx.control.v1.Rlimit
+	1,  // 5: gvx.control.v1.Sandbox.WaitStarted:input_type -> gvx.control.v1.WaitStartedRequest
+	4,  // 6: gvx.control.v1.Sandbox.Wait:input_type -> gvx.control.v1.WaitRequest
+	6,  // 7: gvx.control.v1.Sandbox.Signal:input_type -> gvx.control.v1.SignalRequest
+	8,  // 8: gvx.control.v1.Sandbox.Resize:input_type -> gvx.control.v1.ResizeRequest
+	10, // 9: gvx.control.v1.Sandbox.Stats:input_type -> gvx.control.v1.StatsRequest
+	12, // 10: gvx.control.v1.Sandbox.Processes:input_type -> gvx.control.v1.ProcessesRequest
+	15, // 11: gvx.control.v1.Sandbox.Exec:input_type -> gvx.control.v1.ExecRequest
+	18, // 12: gvx.control.v1.Sandbox.Detach:input_type -> gvx.control.v1.DetachRequest
+	20, // 13: gvx.control.v1.Sandbox.Pause:input_type -> gvx.control.v1.PauseRequest
+	22, // 14: gvx.control.v1.Sandbox.Resume:input_type -> gvx.control.v1.ResumeRequest
+	24, // 15: gvx.control.v1.Sandbox.Update:input_type -> gvx.control.v1.UpdateRequest
+	26, // 16: gvx.control.v1.Sandbox.Shutdown:input_type -> gvx.control.v1.ShutdownRequest
+	2,  // 17: gvx.control.v1.Sandbox.WaitStarted:output_type -> gvx.control.v1.WaitStartedResponse
+	5,  // 18: gvx.control.v1.Sandbox.Wait:output_type -> gvx.control.v1.WaitResponse
+	7,  // 19: gvx.control.v1.Sandbox.Signal:output_type -> gvx.control.v1.SignalResponse
+	9,  // 20: gvx.control.v1.Sandbox.Resize:output_type -> gvx.control.v1.ResizeResponse
+	11, // 21: gvx.control.v1.Sandbox.Stats:output_type -> gvx.control.v1.StatsResponse
+	13, // 22: gvx.control.v1.Sandbox.Processes:output_type -> gvx.control.v1.ProcessesResponse
+	17, // 23: gvx.control.v1.Sandbox.Exec:output_type -> gvx.control.v1.ExecResponse
+	19, // 24: gvx.control.v1.Sandbox.Detach:output_type -> gvx.control.v1.DetachResponse
+	21, // 25: gvx.control.v1.Sandbox.Pause:output_type -> gvx.control.v1.PauseResponse
+	23, // 26: gvx.control.v1.Sandbox.Resume:output_type -> gvx.control.v1.ResumeResponse
+	25, // 27: gvx.control.v1.Sandbox.Update:output_type -> gvx.control.v1.UpdateResponse
+	27, // 28: gvx.control.v1.Sandbox.Shutdown:output_type -> gvx.control.v1.ShutdownResponse
+	17, // [17:29] is the sub-list for method output_type
+	5,  // [5:17] is the sub-list for method input_type
+	5,  // [5:5] is the sub-list for extension type_name
+	5,  // [5:5] is the sub-list for extension extendee
+	0,  // [0:5] is the sub-list for field type_name
 }
 
 func init() { file_control_proto_init() }
@@ -1113,13 +1881,14 @@ func file_control_proto_init() {
 	if File_control_proto != nil {
 		return
 	}
+	file_control_proto_msgTypes[23].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_control_proto_rawDesc), len(file_control_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   16,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -14,6 +14,11 @@ type SandboxService interface {
 	Resize(context.Context, *ResizeRequest) (*ResizeResponse, error)
 	Stats(context.Context, *StatsRequest) (*StatsResponse, error)
 	Processes(context.Context, *ProcessesRequest) (*ProcessesResponse, error)
+	Exec(context.Context, *ExecRequest) (*ExecResponse, error)
+	Detach(context.Context, *DetachRequest) (*DetachResponse, error)
+	Pause(context.Context, *PauseRequest) (*PauseResponse, error)
+	Resume(context.Context, *ResumeRequest) (*ResumeResponse, error)
+	Update(context.Context, *UpdateRequest) (*UpdateResponse, error)
 	Shutdown(context.Context, *ShutdownRequest) (*ShutdownResponse, error)
 }
 
@@ -61,6 +66,41 @@ func RegisterSandboxService(srv *ttrpc.Server, svc SandboxService) {
 					return nil, err
 				}
 				return svc.Processes(ctx, &req)
+			},
+			"Exec": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req ExecRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Exec(ctx, &req)
+			},
+			"Detach": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req DetachRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Detach(ctx, &req)
+			},
+			"Pause": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req PauseRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Pause(ctx, &req)
+			},
+			"Resume": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req ResumeRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Resume(ctx, &req)
+			},
+			"Update": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req UpdateRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Update(ctx, &req)
 			},
 			"Shutdown": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
 				var req ShutdownRequest
@@ -126,6 +166,46 @@ func (c *sandboxClient) Stats(ctx context.Context, req *StatsRequest) (*StatsRes
 func (c *sandboxClient) Processes(ctx context.Context, req *ProcessesRequest) (*ProcessesResponse, error) {
 	var resp ProcessesResponse
 	if err := c.client.Call(ctx, "gvx.control.v1.Sandbox", "Processes", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *sandboxClient) Exec(ctx context.Context, req *ExecRequest) (*ExecResponse, error) {
+	var resp ExecResponse
+	if err := c.client.Call(ctx, "gvx.control.v1.Sandbox", "Exec", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *sandboxClient) Detach(ctx context.Context, req *DetachRequest) (*DetachResponse, error) {
+	var resp DetachResponse
+	if err := c.client.Call(ctx, "gvx.control.v1.Sandbox", "Detach", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *sandboxClient) Pause(ctx context.Context, req *PauseRequest) (*PauseResponse, error) {
+	var resp PauseResponse
+	if err := c.client.Call(ctx, "gvx.control.v1.Sandbox", "Pause", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *sandboxClient) Resume(ctx context.Context, req *ResumeRequest) (*ResumeResponse, error) {
+	var resp ResumeResponse
+	if err := c.client.Call(ctx, "gvx.control.v1.Sandbox", "Resume", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *sandboxClient) Update(ctx context.Context, req *UpdateRequest) (*UpdateResponse, error) {
+	var resp UpdateResponse
+	if err := c.client.Call(ctx, "gvx.control.v1.Sandbox", "Update", req, &resp); err != nil {
 		return nil, err
 	}
 	return &resp, nil

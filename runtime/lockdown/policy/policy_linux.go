@@ -43,6 +43,9 @@ const (
 	// BrokerFD is the donated channel to the network's broker, all ones if
 	// there is none.
 	BrokerFD
+	// StreamsFD is the donated socket on which a client's streams arrive, all
+	// ones if there is none.
+	StreamsFD
 	// ThreadPriority is the nice value that systrap gives its stub threads:
 	// one more than the process' own at the time the platform starts.
 	ThreadPriority
@@ -134,6 +137,8 @@ func (c *Cond) String() string {
 		return fmt.Sprintf("%d=listener", c.Arg)
 	case c.Var == BrokerFD:
 		return fmt.Sprintf("%d=broker", c.Arg)
+	case c.Var == StreamsFD:
+		return fmt.Sprintf("%d=streams", c.Arg)
 	case c.Var == ThreadPriority:
 		return fmt.Sprintf("%d=priority", c.Arg)
 	case c.Op == Equal:

@@ -122,6 +122,9 @@ func stdioEntries() []Entry {
 // written like any stream.
 func controlEntries() []Entry {
 	return []Entry{
+		{"recvmsg", args(variable(0, StreamsFD), is(2, unix.MSG_CMSG_CLOEXEC)), "exec: a client hands over the pipes or the terminal of a new process", ""},
+		{"epoll_create1", args(is(0, 0)), "exec: Sentry asks of a new stream whether it can be polled", ""},
+		{"lseek", args(descriptor(0), is(1, 0), is(2, unix.SEEK_CUR)), "exec: Sentry asks of a new stream whether it can seek", ""},
 		{"accept4", args(variable(0, ListenFD), is(3, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)), "control: a client connects to the donated listener, and to no other", ""},
 	}
 }

@@ -36,7 +36,7 @@ func Generate(arch policy.Arch) ([]byte, error) {
 		fmt.Fprintf(&b, "{%#x, %d, %d, %#x}%s", ins.OpCode, ins.JumpIfTrue, ins.JumpIfFalse, ins.K, end)
 	}
 	fmt.Fprint(&b, "}\n\n// patches are the places of the placeholders.\nvar patches = [...]patch{\n")
-	names := map[policy.Variable]string{policy.SelfPID: "selfPID", policy.ListenFD: "listenFD", policy.BrokerFD: "brokerFD", policy.ThreadPriority: "threadPriority"}
+	names := map[policy.Variable]string{policy.SelfPID: "selfPID", policy.ListenFD: "listenFD", policy.BrokerFD: "brokerFD", policy.StreamsFD: "streamsFD", policy.ThreadPriority: "threadPriority"}
 	for _, pt := range p.Patches {
 		fmt.Fprintf(&b, "{%d, %s, %t},\n", pt.Index, names[pt.Var], pt.High)
 	}

@@ -1,0 +1,456 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Additional processes of a running container: `rungv exec`.
+
+package boot
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/abi/linux"
+	"gvisor.dev/gvisor/pkg/sentry/fsimpl/host"
+	"gvisor.dev/gvisor/pkg/sentry/kernel"
+	"gvisor.dev/gvisor/pkg/sentry/kernel/auth"
+	"gvisor.dev/gvisor/pkg/sentry/vfs"
+
+	"z.gfire.dev/gvx/runtime/api"
+	"z.gfire.dev/gvx/runtime/control"
+	controlv1 "z.gfire.dev/gvx/runtime/control/v1"
+)
+
+const (
+	// maxExecs bounds additional processes that have clients: each holds
+	// descriptors of the sandbox.
+	maxExecs = 1024
+	// killRounds bounds how often what a dead client's process began is looked
+	// for again: between two looks something may have forked.
+	killRounds = 20
+	killPause  = 5 * time.Millisecond
+)
+
+// execution is one additional process.
+type execution struct {
+	tg      *kernel.ThreadGroup
+	session *kernel.Session
+	pid     kernel.ThreadID
+
+	// terminal is the process' terminal, nil without one; resize sets its
+	// size through replica, which terminal keeps open.
+	terminal *vfs.FileDescription
+	replica  int
+	// primary is the other side, for when the client has left; -1 without.
+	primary int
+
+	detachOnce sync.Once
+	detached   chan struct{}
+}
+
+// execs are the additional processes that run, by the ids of their clients.
+type execs struct {
+	mu   sync.Mutex
+	byID map[string]*execution
+}
+
+// Exec implements controlv1.SandboxService.
+func (s *service) Exec(ctx context.Context, req *controlv1.ExecRequest) (*controlv1.ExecResponse, error) {
+	c, init, err := s.running(req.GetContainer())
+	if err != nil {
+		return nil, err
+	}
+	if s.sb.pause.paused() {
+		return nil, api.Errorf(api.KindState, "container %s is paused, unpause the container before exec", req.GetContainer())
+	}
+	p, err := execProcess(req)
+	if err != nil {
+		return nil, err
+	}
+	e, err := s.sb.startExec(ctx, c, init, p, req)
+	if err != nil {
+		return nil, err
+	}
+	resp := &controlv1.ExecResponse{Pid: int32(e.pid)}
+	exited := make(chan struct{})
+	go func() {
+		e.tg.WaitExited()
+		s.sb.forgetExec(req.GetExec(), e)
+		close(exited)
+	}()
+	if req.GetDetach() {
+		e.detach()
+	}
+	select {
+	case <-exited:
+		status := exitStatus(e.tg)
+		resp.Code, resp.Signal = int32(status.Code), int32(status.Signal)
+	case <-e.detached:
+		resp.Running = true
+	case <-ctx.Done():
+		s.sb.killExec(e)
+		return nil, ctx.Err()
+	}
+	return resp, nil
+}
+
+// execProcess checks a request.
+func execProcess(req *controlv1.ExecRequest) (*api.Process, error) {
+	p := &api.Process{
+		Args: req.GetArgs(), Env: req.GetEnv(), Cwd: req.GetCwd(), User: req.GetUser(), AdditionalGroups: req.GetAdditionalGroups(),
+		Capabilities: req.GetCapabilities(), NoNewPrivileges: req.GetNoNewPrivileges(), Terminal: req.GetTerminal(),
+		StdinFD: api.NoFD, StdoutFD: api.NoFD, StderrFD: api.NoFD,
+	}
+	for _, l := range req.GetRlimits() {
+		p.Rlimits = append(p.Rlimits, api.Rlimit{Name: l.GetName(), Soft: l.GetSoft(), Hard: l.GetHard()})
+	}
+	if len(req.GetExec()) != control.ExecIDBytes {
+		return nil, api.Errorf(api.KindInvalid, "exec: an id of %d bytes, want %d", len(req.GetExec()), control.ExecIDBytes)
+	}
+	size := 0
+	for _, list := range [][]string{p.Args, p.Env} {
+		for _, a := range list {
+			size += len(a) + 1
+		}
+	}
+	if size > control.MaxExecArgsBytes {
+		return nil, api.Errorf(api.KindLimit, "exec: arguments and environment of %d bytes, at most %d", size, control.MaxExecArgsBytes)
+	}
+	return p, p.Validate()
+}
+
+// startExec makes and starts the process.
+func (sb *sandbox) startExec(ctx context.Context, c *container, init *kernel.ThreadGroup, p *api.Process, req *controlv1.ExecRequest) (*execution, error) {
+	e := &execution{primary: -1, detached: make(chan struct{})}
+	x := &container{spec: &api.Container{ID: c.spec.ID, Process: *p, InitFD: api.NoFD}}
+	program := -1
+	if !req.GetDetach() || p.Terminal {
+		set, err := sb.streams.take(ctx, req.GetExec())
+		if err != nil {
+			set.close()
+			return nil, err
+		}
+		if program, err = assignStreams(&x.spec.Process, set, e, req.GetProgram()); err != nil {
+			set.close()
+			return nil, err
+		}
+	}
+	e.replica = int(x.spec.Process.StdinFD)
+	if err := sb.createExec(x, init, e, program); err != nil {
+		e.release()
+		return nil, err
+	}
+	sb.execs.mu.Lock()
+	defer sb.execs.mu.Unlock()
+	if len(sb.execs.byID) >= maxExecs || sb.execs.byID[req.GetExec()] != nil {
+		// It has been created and never ran.
+		sb.killExec(e)
+		return nil, api.Errorf(api.KindLimit, "exec: %d processes with clients already run", len(sb.execs.byID))
+	}
+	if sb.execs.byID == nil {
+		sb.execs.byID = make(map[string]*execution)
+	}
+	sb.execs.byID[req.GetExec()] = e
+	if e.terminal != nil && req.GetRows() > 0 {
+		_ = e.resize(req.GetRows(), req.GetColumns())
+	}
+	sb.k.StartProcess(e.tg)
+	return e, nil
+}
+
+// assignStreams gives a process its descriptors: one terminal and its other
+// side, or three pipes; then the program, if there is one.
+func assignStreams(p *api.Process, set streamSet, e *execution, withProgram bool) (program int, err error) {
+	want := 3
+	if p.Terminal {
+		want = 2
+	}
+	if withProgram {
+		want++
+	}
+	if len(set.fds) != want {
+		return -1, api.Errorf(api.KindInvalid, "exec: %d descriptors arrived, want %d", len(set.fds), want)
+	}
+	program = -1
+	if withProgram {
+		program = set.fds[want-1]
+	}
+	p.StdinFD = api.FD(set.fds[0])
+	if p.Terminal {
+		p.StdoutFD, p.StderrFD, e.primary = p.StdinFD, p.StdinFD, set.fds[1]
+	} else {
+		p.StdoutFD, p.StderrFD = api.FD(set.fds[1]), api.FD(set.fds[2])
+	}
+	return program, nil
+}
+
+// createExec makes the process, in the namespaces of the container's first one.
+// It owns the descriptors of x and program from here on.
+func (sb *sandbox) createExec(x *container, init *kernel.ThreadGroup, e *execution, program int) (err error) {
+	p := &x.spec.Process
+	owned := ownedFDs(p, program)
+	defer owned.close()
+	leader := init.Leader()
+	mns := leader.GetMountNamespace()
+	if mns == nil {
+		return errNotStarted // It is on its way out.
+	}
+	creds := auth.NewRootCredentials(sb.userns)
+	args := sb.processArgs(x.spec, creds)
+	args.MountNamespace, args.PIDNamespace = mns, leader.PIDNamespace()
+	args.InitialCgroupV2, args.CgroupNamespace = leader.Cgroup2(), leader.CgroupNamespace()
+	if uts, ipc := leader.UTSNamespace(), leader.IPCNamespace(); uts != nil && ipc != nil {
+		args.UTSNamespace, args.IPCNamespace = uts, ipc
+	}
+	args.Origin = kernel.OriginExec
+	ctx := args.NewContext(sb.k)
+	given := false // CreateProcess takes the reference.
+	defer func() {
+		if !given {
+			mns.DecRef(ctx)
+		}
+	}()
+	m := &mounter{sb: sb, spec: x.spec, ctx: ctx, vfs: sb.k.VFS(), creds: creds, root: mns.Root(ctx)}
+	defer m.root.DecRef(ctx)
+	x.args = args
+	if err := sb.prepareExec(m, x, owned, program); err != nil {
+		return err
+	}
+	defer x.args.FDTable.DecRef(ctx)
+	if x.initFile != nil {
+		defer x.initFile.DecRef(ctx)
+	}
+	given = true
+	tg, pid, err := sb.k.CreateProcess(x.args)
+	if err != nil {
+		return startError(x.args.Argv[0], err)
+	}
+	e.tg, e.session = tg, tg.Session()
+	// As its own namespace counts, which is what the user sees.
+	if own := leader.PIDNamespace().IDOfThreadGroup(tg); own != 0 {
+		pid = own
+	}
+	e.pid = pid
+	if p.Terminal {
+		e.terminal, _ = x.args.FDTable.Get(0)
+	}
+	return nil
+}
+
+// prepareExec resolves user, limits, environment, command and descriptors, and
+// unlike the first process' makes no directory.
+func (sb *sandbox) prepareExec(m *mounter, x *container, owned *fdOwner, program int) error {
+	p := &x.spec.Process
+	acc, err := m.resolveAccount(p)
+	if err != nil {
+		return err
+	}
+	caps, err := taskCapabilities(p.Capabilities, acc.uid)
+	if err != nil {
+		return err
+	}
+	args := x.args
+	args.Credentials = auth.NewUserCredentials(auth.KUID(acc.uid), auth.KGID(acc.gid), acc.groups, caps, sb.userns)
+	args.Argv, args.Envv = p.Args, completeEnv(p.Env, acc.home)
+	args.WorkingDirectory, args.NoNewPrivs = path.Clean(p.Cwd), p.NoNewPrivileges
+	if args.Limits, err = limitSet(p.Rlimits); err != nil {
+		return err
+	}
+	st, err := m.vfs.StatAt(m.ctx, m.creds, m.at(args.WorkingDirectory), &vfs.StatOptions{Mask: linux.STATX_TYPE})
+	if err == nil && st.Mode&linux.S_IFMT != linux.S_IFDIR {
+		err = unix.ENOTDIR
+	}
+	if err != nil {
+		return api.Errorf(api.KindCommandNotFound, "exec: chdir to cwd (%q): %w", args.WorkingDirectory, err)
+	}
+	if program >= 0 {
+		file, err := host.NewFD(m.ctx, sb.k.HostMount(), program, &host.NewFDOptions{Readonly: true, VirtualOwner: true})
+		if err != nil {
+			return fmt.Errorf("exec: import the client's program: %w", err)
+		}
+		owned.gave(program)
+		x.initFile, args.File = file, file
+	} else if args.Filename, err = m.resolveCommand(&args); err != nil {
+		return err
+	}
+	x.args = args
+	if p.StdinFD == api.NoFD {
+		err = sb.nullStdio(m, x)
+	} else if err = sb.importStdio(x, acc); err == nil {
+		owned.gave(int(p.StdinFD), int(p.StdoutFD), int(p.StderrFD))
+	}
+	if err != nil && x.initFile != nil {
+		x.initFile.DecRef(m.ctx)
+	}
+	return err
+}
+
+// nullStdio gives a detached process the guest's /dev/null.
+func (sb *sandbox) nullStdio(m *mounter, x *container) error {
+	// A guest that put a pipe there must not hold us up.
+	null, err := m.vfs.OpenAt(m.ctx, m.creds, m.at("/dev/null"), &vfs.OpenOptions{Flags: linux.O_RDWR | linux.O_NONBLOCK})
+	if err != nil {
+		return fmt.Errorf("exec: open the container's /dev/null: %w", err)
+	}
+	defer null.DecRef(m.ctx)
+	table := sb.k.NewFDTable()
+	for fd := range int32(3) {
+		if _, err := table.NewFDAt(m.ctx, fd, null, kernel.FDFlags{}); err != nil {
+			table.DecRef(m.ctx)
+			return fmt.Errorf("exec: standard streams: %w", err)
+		}
+	}
+	x.args.FDTable = table
+	return nil
+}
+
+// fdOwner closes descriptors that nobody else has taken over.
+type fdOwner map[int]bool
+
+func ownedFDs(p *api.Process, program int) *fdOwner {
+	o := fdOwner{}
+	for _, fd := range []int{int(p.StdinFD), int(p.StdoutFD), int(p.StderrFD), program} {
+		if fd >= 0 {
+			o[fd] = true
+		}
+	}
+	return &o
+}
+
+func (o *fdOwner) gave(fds ...int) {
+	for _, fd := range fds {
+		delete(*o, fd)
+	}
+}
+
+func (o *fdOwner) close() {
+	for fd := range *o {
+		unix.Close(fd)
+	}
+}
+
+// exitStatus is how a process ended that has.
+func exitStatus(tg *kernel.ThreadGroup) api.ExitStatus {
+	status := tg.ExitStatus()
+	if status.Signaled() {
+		n := int(status.TerminationSignal())
+		return api.ExitStatus{Code: 128 + n, Signal: n}
+	}
+	return api.ExitStatus{Code: int(status.ExitStatus())}
+}
+
+// forgetExec lets go of a process that has ended.
+func (sb *sandbox) forgetExec(id string, e *execution) {
+	sb.execs.mu.Lock()
+	delete(sb.execs.byID, id)
+	sb.execs.mu.Unlock()
+	e.release()
+}
+
+// release closes what the execution holds, once nobody resizes it any more.
+func (e *execution) release() {
+	if e.terminal != nil {
+		e.terminal.DecRef(e.tg.Leader().Kernel().SupervisorContext())
+	}
+	e.detachOnce.Do(func() {
+		if e.primary >= 0 {
+			unix.Close(e.primary)
+		}
+	})
+}
+
+// detach lets the process go on without its client: what it writes to its
+// terminal is thrown away.
+func (e *execution) detach() {
+	e.detachOnce.Do(func() {
+		if e.primary >= 0 {
+			f := os.NewFile(uintptr(e.primary), "terminal")
+			go func() {
+				defer f.Close()
+				_, _ = io.Copy(io.Discard, f)
+			}()
+		}
+		close(e.detached)
+	})
+}
+
+// find returns a running execution by its client's id.
+func (s *service) find(id string) (*execution, error) {
+	s.sb.execs.mu.Lock()
+	defer s.sb.execs.mu.Unlock()
+	if e := s.sb.execs.byID[id]; e != nil {
+		return e, nil
+	}
+	return nil, api.Errorf(api.KindState, "exec: the process has ended")
+}
+
+// Detach implements controlv1.SandboxService.
+func (s *service) Detach(_ context.Context, req *controlv1.DetachRequest) (*controlv1.DetachResponse, error) {
+	e, err := s.find(req.GetExec())
+	if err != nil {
+		return nil, err
+	}
+	e.detach()
+	return &controlv1.DetachResponse{}, nil
+}
+
+// resize sets the size of the process' terminal.
+func (e *execution) resize(rows, columns uint32) error {
+	if e.terminal == nil {
+		return api.Errorf(api.KindState, "exec: the process has no terminal")
+	}
+	if rows > 1<<16-1 || columns > 1<<16-1 {
+		return api.Errorf(api.KindInvalid, "terminal size %d×%d is out of range", rows, columns)
+	}
+	return unix.IoctlSetWinsize(e.replica, unix.TIOCSWINSZ, &unix.Winsize{Row: uint16(rows), Col: uint16(columns)})
+}
+
+// tty is the process' terminal, nil without one.
+func (e *execution) tty() *host.TTYFileDescription {
+	if e.terminal == nil {
+		return nil
+	}
+	tty, _ := e.terminal.Impl().(*host.TTYFileDescription)
+	return tty
+}
+
+// killExec kills a process and whatever it began that has not parted from it:
+// its session, and its descendants. What made itself a session of its own and
+// whose parents have ended (a daemon) is left alone.
+func (sb *sandbox) killExec(e *execution) {
+	info := &linux.SignalInfo{Signo: int32(linux.SIGKILL)}
+	for range killRounds {
+		found := false
+		for _, tg := range sb.k.RootPIDNamespace().ThreadGroups() {
+			if e.began(tg) {
+				found = true
+				_ = sb.k.SendExternalSignalThreadGroup(tg, info)
+			}
+		}
+		if !found {
+			return
+		}
+		time.Sleep(killPause)
+	}
+}
+
+// began reports whether tg lives and belongs to the execution.
+func (e *execution) began(tg *kernel.ThreadGroup) bool {
+	leader := tg.Leader()
+	if leader == nil || leader.ExitState() != kernel.TaskExitNone && tg != e.tg && tg.Count() <= 1 {
+		return false
+	}
+	if tg == e.tg || tg.Session() == e.session {
+		return leader.ExitState() == kernel.TaskExitNone
+	}
+	for t := leader.Parent(); t != nil; t = t.Parent() {
+		if t.ThreadGroup() == e.tg {
+			return true
+		}
+	}
+	return false
+}

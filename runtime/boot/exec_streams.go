@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Streams of additional processes: descriptors that clients hand over on the
+// donated streams socket, each set under an id that the client chose.
+
+package boot
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/log"
+
+	"z.gfire.dev/gvx/runtime/api"
+	"z.gfire.dev/gvx/runtime/control"
+)
+
+const (
+	// maxPendingStreams bounds sets that nobody has asked for yet.
+	maxPendingStreams = 64
+	// streamsPatience is how long an exec waits for its streams, which the
+	// client sent before; and how long a set waits for its exec.
+	streamsPatience = 5 * time.Second
+)
+
+// streamSets holds what has arrived.
+type streamSets struct {
+	mu      sync.Mutex
+	arrived map[string]streamSet
+	// changed is closed, and made anew, when a set arrives.
+	changed chan struct{}
+}
+
+// streamSet is one client's descriptors.
+type streamSet struct {
+	fds []int
+	at  time.Time
+}
+
+func (s streamSet) close() {
+	for _, fd := range s.fds {
+		unix.Close(fd)
+	}
+}
+
+// receiveStreams begins to receive. It has to be called before lockdown.
+func (sb *sandbox) receiveStreams() error {
+	sb.streams.arrived, sb.streams.changed = make(map[string]streamSet), make(chan struct{})
+	fd := int(sb.spec.StreamsFD)
+	if fd <= 0 {
+		return nil
+	}
+	if err := unix.SetNonblock(fd, true); err != nil {
+		return fmt.Errorf("streams socket, descriptor %d: %w", fd, err)
+	}
+	raw, err := os.NewFile(uintptr(fd), "streams").SyscallConn()
+	if err != nil {
+		return fmt.Errorf("streams socket, descriptor %d: %w", fd, err)
+	}
+	go func() {
+		id := make([]byte, control.ExecIDBytes)
+		rights := make([]byte, unix.CmsgSpace(4*control.MaxExecFiles))
+		for {
+			var n, rightsLen, flags int
+			var err error
+			if werr := raw.Read(func(s uintptr) bool {
+				for {
+					n, rightsLen, flags, _, err = unix.Recvmsg(int(s), id, rights, unix.MSG_CMSG_CLOEXEC)
+					if err != unix.EINTR {
+						return err != unix.EAGAIN
+					}
+				}
+			}); werr != nil || err != nil {
+				log.Warningf("streams socket: %v, %v", werr, err)
+				return
+			}
+			set := parseRights(rights[:rightsLen])
+			if n != control.ExecIDBytes || flags&(unix.MSG_CTRUNC|unix.MSG_TRUNC) != 0 || len(set.fds) == 0 {
+				set.close()
+				continue
+			}
+			sb.streams.put(string(id), set)
+		}
+	}()
+	return nil
+}
+
+// parseRights returns the descriptors of a control message.
+func parseRights(rights []byte) streamSet {
+	set := streamSet{at: time.Now()}
+	list, err := unix.ParseSocketControlMessage(rights)
+	if err != nil {
+		return set
+	}
+	for i := range list {
+		if fds, err := unix.ParseUnixRights(&list[i]); err == nil {
+			set.fds = append(set.fds, fds...)
+		}
+	}
+	return set
+}
+
+// put keeps a set for its exec. Sets of clients that died in between go when
+// their time is up, or for want of room.
+func (s *streamSets) put(id string, set streamSet) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for other, old := range s.arrived {
+		if time.Since(old.at) > streamsPatience || other == id {
+			old.close()
+			delete(s.arrived, other)
+		}
+	}
+	if len(s.arrived) >= maxPendingStreams {
+		set.close()
+		return
+	}
+	s.arrived[id] = set
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// take returns the set that was sent under an id.
+func (s *streamSets) take(ctx context.Context, id string) (streamSet, error) {
+	patience := time.NewTimer(streamsPatience)
+	defer patience.Stop()
+	for {
+		s.mu.Lock()
+		set, ok := s.arrived[id]
+		delete(s.arrived, id)
+		changed := s.changed
+		s.mu.Unlock()
+		if ok {
+			return set, set.check()
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return streamSet{}, ctx.Err()
+		case <-patience.C:
+			return streamSet{}, api.Errorf(api.KindInvalid, "exec: its streams have not arrived")
+		}
+	}
+}
+
+// check refuses descriptors that block: the Sentry would set their mode, which
+// the allow-list denies, and that would end the sandbox. A program, which comes
+// last, is a file and never blocks.
+func (s streamSet) check() error {
+	for _, fd := range s.fds {
+		var st unix.Stat_t
+		if err := unix.Fstat(fd, &st); err != nil {
+			return fmt.Errorf("exec: stream: %w", err)
+		}
+		if st.Mode&unix.S_IFMT == unix.S_IFREG {
+			continue
+		}
+		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
+		if err != nil || flags&unix.O_NONBLOCK == 0 {
+			return api.Errorf(api.KindInvalid, "exec: a stream is in blocking mode")
+		}
+	}
+	return nil
+}
