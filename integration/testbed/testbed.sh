@@ -22,7 +22,7 @@ cache=${GVX_TESTBED:-${XDG_CACHE_HOME:-$HOME/.cache}/gvx-testbed}
 # shellcheck source=versions.env
 . "$here/versions.env"
 
-programs=(runc runsc registry seccomp-profile)
+programs=(runc runsc registry seccomp-profile fsstress e2fsprogs-tests)
 images=(demo python full net)
 
 die() { echo "testbed: $*" >&2; exit 1; }
@@ -40,6 +40,8 @@ key() {
 	runsc) gvisor_version ;;
 	registry) echo "$REGISTRY_VERSION" ;;
 	seccomp-profile) echo "$DOCKER_PROFILES_VERSION" ;;
+	fsstress) echo "$BTRFS_PROGS_VERSION" ;;
+	e2fsprogs-tests) echo "$E2FSPROGS_VERSION" ;;
 	demo | python | full | net)
 		cat "$tree/install/image/debian.sh" "$tree/install/image/recipes/$1.sh" \
 			"$tree"/install/image/mkimage/*.go | digest ;;
@@ -69,6 +71,27 @@ go_install() {
 	rm -rf "$dir"
 }
 
+# debian_source PACKAGE VERSION DIR: unpacks the upstream half of a source
+# package into a folder. The lists of sources are private to the test bed; they
+# name the mirrors that the machine has its packages from.
+debian_source() {
+	local package=$1 version=$2 dir=$3 apt=$cache/apt-source offered
+	"$tree/.ci/apt" dpkg-dev xz-utils
+	mkdir -p "$apt/lists/partial" "$apt/parts"
+	if [ -e /etc/apt/sources.list.d/debian.sources ]; then
+		sed 's/^Types: deb$/Types: deb-src/' /etc/apt/sources.list.d/debian.sources > "$apt/parts/debian.sources"
+	fi
+	if [ -e /etc/apt/sources.list ]; then
+		sed -n 's/^deb /deb-src /p' /etc/apt/sources.list > "$apt/parts/old.list"
+	fi
+	local options=(-qq -o Dir::Etc::sourcelist=/dev/null -o "Dir::Etc::sourceparts=$apt/parts" -o "Dir::State::lists=$apt/lists"
+		-o APT::Sandbox::User=root)
+	apt-get "${options[@]}" update >&2
+	offered=$(apt-cache "${options[@]}" showsrc --only-source "$package" | sed -n "s/^Version: \(.*:\)\{0,1\}\($version-.*\)\$/\2/p" | sort -V | tail -n 1)
+	[ -n "$offered" ] || die "Debian offers no $package $version here: change the version in versions.env"
+	(cd "$dir" && apt-get "${options[@]}" source --download-only "$package=$offered" >&2 && tar -xf "${package}_$version".orig.tar.[gx]z --strip-components=1)
+}
+
 build() {
 	local name=$1 out=$2 dir
 	echo "testbed: building $name $(key "$name")" >&2
@@ -85,6 +108,16 @@ build() {
 			sed -n 's/^[[:space:]]*"Dir": "\(.*\)",\{0,1\}$/\1/p')
 		[ -r "$dir/default.json" ] || die "no default.json in docker's profiles $DOCKER_PROFILES_VERSION"
 		install -m 0644 "$dir/default.json" "$out.part" && mv "$out.part" "$out" ;;
+	fsstress)
+		dir=$(mktemp -d "$cache/.build.XXXXXX")
+		debian_source btrfs-progs "$BTRFS_PROGS_VERSION" "$dir"
+		"$tree/.ci/apt" gcc libc6-dev libaio-dev liburing-dev
+		gcc -O2 -w -D_GNU_SOURCE -I "$dir" -o "$out.part" "$dir/tests/fsstress.c" -laio -luring -lm
+		mv "$out.part" "$out" && rm -rf "$dir" ;;
+	e2fsprogs-tests)
+		dir=$(mktemp -d "$cache/.build.XXXXXX")
+		debian_source e2fsprogs "$E2FSPROGS_VERSION" "$dir"
+		mv "$dir/tests" "$out" && rm -rf "$dir" ;;
 	demo | python | full | net)
 		rm -rf "$out.part"
 		"$tree/install/image/debian.sh" "$name" "$out.part" >&2

@@ -28,6 +28,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"z.gfire.dev/gvx/ext4lite"
+	"z.gfire.dev/gvx/ext4lite/device"
 )
 
 func main() {
@@ -42,6 +43,7 @@ func run() error {
 	ranges := flag.Bool("range-sync", false, "a sync waits for its own file's data only")
 	discard := flag.Bool("discard", false, "give freed blocks back to the host")
 	options := flag.String("o", "", "options of the mount: ro, nosuid, nodev, noexec; others are passed to the kernel")
+	size := flag.Int64("mkfs", 0, "make an empty volume of so many bytes first")
 	debug := flag.Bool("debug", false, "print every request")
 	flag.Parse()
 	if flag.NArg() != 2 {
@@ -55,14 +57,16 @@ func run() error {
 	}
 	flags, rest := mountFlags(*options)
 	o.ReadOnly = flags&unix.MS_RDONLY != 0
+	if *size > 0 {
+		if err := mkfs(flag.Arg(0), *size); err != nil {
+			return err
+		}
+	}
 	fs, err := ext4lite.OpenFile(flag.Arg(0), o)
 	if err != nil {
 		return err
 	}
-	server, err := mount(fs, flag.Arg(1), fuse.MountOptions{
-		AllowOther: true, Options: append([]string{"default_permissions"}, rest...), DirectMountStrict: true, DirectMountFlags: flags | unix.MS_MGC_VAL,
-		FsName: flag.Arg(0), Name: "ext4lite", MaxWrite: 1 << 20, DisableReadDirPlus: true, Debug: *debug,
-	})
+	server, err := mount(fs, flag.Arg(0), flag.Arg(1), flags, rest, *debug)
 	if err != nil {
 		fs.Close()
 		return fmt.Errorf("mount %s: %w", flag.Arg(1), err)
@@ -71,7 +75,7 @@ func run() error {
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
 	go func() {
 		for range signals {
-			for server.Unmount() != nil {
+			for unix.Unmount(flag.Arg(1), 0) != nil {
 				time.Sleep(100 * time.Millisecond)
 			}
 		}
@@ -81,34 +85,63 @@ func run() error {
 	return fs.Close()
 }
 
+func mkfs(name string, size int64) error {
+	dev, err := device.CreateFile(name, size)
+	if err != nil {
+		return err
+	}
+	if err := ext4lite.Mkfs(dev, ext4lite.MkfsOptions{}); err != nil {
+		dev.Close()
+		return err
+	}
+	return dev.Close()
+}
+
+// flagOptions are those options of mount(8) that are flags of mount(2).
+var flagOptions = map[string]uintptr{
+	"ro": unix.MS_RDONLY, "nosuid": unix.MS_NOSUID, "nodev": unix.MS_NODEV, "noexec": unix.MS_NOEXEC, "noatime": unix.MS_NOATIME,
+	"nodiratime": unix.MS_NODIRATIME, "relatime": unix.MS_RELATIME, "strictatime": unix.MS_STRICTATIME, "lazytime": unix.MS_LAZYTIME,
+	"sync": unix.MS_SYNCHRONOUS, "dirsync": unix.MS_DIRSYNC,
+}
+
 // mountFlags sorts mount(8)'s options into flags of mount(2) and the rest.
+// What is always so is left out.
 func mountFlags(options string) (flags uintptr, rest []string) {
 	for option := range strings.SplitSeq(options, ",") {
 		switch option {
-		case "ro":
-			flags |= unix.MS_RDONLY
-		case "nosuid":
-			flags |= unix.MS_NOSUID
-		case "nodev":
-			flags |= unix.MS_NODEV
-		case "noexec":
-			flags |= unix.MS_NOEXEC
-		case "", "rw", "suid", "dev", "exec", "allow_other", "default_permissions":
-		default:
+		case "", "rw", "suid", "dev", "exec", "atime", "allow_other", "default_permissions":
+			continue
+		}
+		if flag, ok := flagOptions[option]; ok {
+			flags |= flag
+		} else {
 			rest = append(rest, option)
 		}
 	}
 	return flags, rest
 }
 
-func mount(fs *ext4lite.FS, dir string, o fuse.MountOptions) (*fuse.Server, error) {
+// maxTransfer is the largest read or write the kernel asks for at once.
+const maxTransfer = 1 << 20
+
+// mount mounts and serves. The type of file system is plain "fuse", which
+// suites know.
+func mount(fs *ext4lite.FS, source, dir string, flags uintptr, options []string, debug bool) (*fuse.Server, error) {
 	v := &volume{RawFileSystem: fuse.NewDefaultRawFileSystem(), fs: fs, nodes: map[uint64]*node{}}
 	root, err := fs.Root()
 	if err != nil {
 		return nil, err
 	}
 	v.nodes[fuse.FUSE_ROOT_ID] = &node{Inode: root, lookups: 1}
-	server, err := fuse.NewServer(v, dir, &o)
+	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	options = append([]string{fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0,max_read=%d", fd, maxTransfer), "default_permissions", "allow_other"}, options...)
+	if err := unix.Mount(source, dir, "fuse", flags, strings.Join(options, ",")); err != nil {
+		return nil, err
+	}
+	server, err := fuse.NewServer(v, fmt.Sprintf("/dev/fd/%d", fd), &fuse.MountOptions{MaxWrite: maxTransfer, DisableReadDirPlus: true, Debug: debug})
 	if err != nil {
 		return nil, err
 	}

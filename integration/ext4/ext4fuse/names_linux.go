@@ -65,8 +65,22 @@ func (v *volume) Rmdir(_ <-chan struct{}, h *fuse.InHeader, name string) fuse.St
 	return status(v.at(h.NodeId).Rmdir(name))
 }
 
+// Rename leaves a whiteout to its caller, as the kernel's file systems do: the
+// library knows of no callers and leaves it to root.
 func (v *volume) Rename(_ <-chan struct{}, in *fuse.RenameIn, oldName, newName string) fuse.Status {
-	return status(v.fs.Rename(v.at(in.NodeId), oldName, v.at(in.Newdir), newName, int(in.Flags)))
+	dir := v.at(in.NodeId)
+	err := v.fs.Rename(dir, oldName, v.at(in.Newdir), newName, int(in.Flags))
+	if err != nil || in.Flags&ext4lite.RenameWhiteout == 0 {
+		return status(err)
+	}
+	i, err := dir.Lookup(oldName)
+	if err != nil {
+		return status(err)
+	}
+	n := newInode(dir, &in.InHeader, unix.S_IFCHR)
+	err = i.SetAttr(ext4lite.SetAttr{UID: &n.UID, GID: &n.GID})
+	i.Release()
+	return status(err)
 }
 
 func (v *volume) Link(_ <-chan struct{}, in *fuse.LinkIn, name string, out *fuse.EntryOut) fuse.Status {
