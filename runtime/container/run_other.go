@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 
 	"z.gfire.dev/gvx/runtime/api"
+	"z.gfire.dev/gvx/runtime/control"
 )
 
 const controlSocket = "control.sock"
@@ -60,4 +61,9 @@ func killProcess(int) error {
 // Attach needs Linux.
 func (r *Runner) Attach(context.Context, string, AttachOptions) (api.ExitStatus, bool, error) {
 	return api.ExitStatus{}, false, errNeedsLinux
+}
+
+// Exec needs Linux.
+func (r *Runner) Exec(context.Context, string, ExecOptions) (control.ExecResult, error) {
+	return control.ExecResult{}, errNeedsLinux
 }

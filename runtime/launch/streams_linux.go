@@ -11,6 +11,7 @@ import (
 	"os"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -142,11 +143,36 @@ func (s *Streams) copyOut(to io.Writer, from *os.File, name string) {
 				return
 			}
 		}
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			s.copyRest(to, from, name)
+			return
+		}
 		if err != nil {
 			// A terminal whose last replica has closed reads as EIO; one that
 			// was hung up is closed on our side.
 			if err != io.EOF && !errors.Is(err, syscall.EIO) && !errors.Is(err, os.ErrClosed) {
 				s.fail(fmt.Errorf("read the guest's %s: %w", name, err))
+			}
+			return
+		}
+	}
+}
+
+// copyRest copies what is there now and waits for nothing: at most as much as
+// a pipe holds, or somebody who goes on writing would hold us up for ever.
+func (s *Streams) copyRest(to io.Writer, from *os.File, name string) {
+	raw, err := from.SyscallConn()
+	buf := make([]byte, copyBufferBytes)
+	for left := copyBufferBytes; err == nil && left > 0; {
+		n := 0
+		cerr := raw.Control(func(fd uintptr) { n, err = unix.Read(int(fd), buf[:left]) })
+		if err = errors.Join(err, cerr); err != nil || n <= 0 {
+			return
+		}
+		left -= n
+		if _, werr := to.Write(buf[:n]); werr != nil {
+			if !errors.Is(werr, syscall.EPIPE) {
+				s.fail(fmt.Errorf("write %s: %w", name, werr))
 			}
 			return
 		}
@@ -166,6 +192,39 @@ func (s *Streams) Drain() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return errors.Join(s.failed...)
+}
+
+// Finish returns once everything has been delivered that was written before
+// the call. Unlike [Streams.Drain] it does not wait for the ends to close,
+// which others may hold: a process' children in the background.
+func (s *Streams) Finish() error {
+	past := time.Unix(0, 1)
+	for _, f := range s.host {
+		if f != nil {
+			_ = f.SetReadDeadline(past)
+		}
+	}
+	return s.Drain()
+}
+
+// Donation returns the guest's ends, in the mode that a running sandbox takes
+// them in, which does not block: three pipes, or both sides of a terminal.
+func (s *Streams) Donation() ([]*os.File, error) {
+	files := s.guest[:]
+	if s.terminal != nil {
+		files = []*os.File{s.guest[0], s.terminal.primary}
+	}
+	for _, f := range files {
+		raw, err := f.SyscallConn()
+		if err == nil {
+			cerr := raw.Control(func(fd uintptr) { err = unix.SetNonblock(int(fd), true) })
+			err = errors.Join(err, cerr)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("prepare the streams: %w", err)
+		}
+	}
+	return files, nil
 }
 
 // Detached is closed when the user has typed the detach keys.

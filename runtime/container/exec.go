@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package container
+
+import (
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"z.gfire.dev/gvx/oci/convert"
+	"z.gfire.dev/gvx/runtime/api"
+	"z.gfire.dev/gvx/runtime/state"
+)
+
+// ExecOptions describe an additional process in a running container.
+type ExecOptions struct {
+	Args []string
+	// Env is added to the container's: NAME=value, or NAME alone to remove.
+	Env           []string
+	Workdir, User string
+	Privileged    bool
+	TTY           bool
+	Interactive   bool
+	// Detach returns once the process runs; it has no streams then.
+	Detach     bool
+	DetachKeys []byte
+
+	// Stdin is read when Interactive is set.
+	Stdin          *os.File
+	Stdout, Stderr io.Writer
+
+	// Program, if not nil, runs in place of Args[0].
+	Program *os.File
+	// NoSignals leaves this process' signals alone.
+	NoSignals bool
+}
+
+// process is what the options make of a container's own process.
+func (o *ExecOptions) process(rec *state.Record) (api.Process, error) {
+	p := rec.Process
+	p.Args, p.Terminal = o.Args, o.TTY
+	p.Env = mergeEnv(p.Env, o.Env)
+	if o.TTY && !slices.ContainsFunc(p.Env, func(e string) bool { return strings.HasPrefix(e, "TERM=") }) {
+		p.Env = append(p.Env, "TERM=xterm")
+	}
+	if o.Workdir != "" {
+		p.Cwd = o.Workdir
+	}
+	if o.User != "" {
+		p.User = o.User
+	}
+	if o.Privileged {
+		all, err := convert.Capabilities(nil, nil)
+		if err != nil {
+			return p, err
+		}
+		p.Capabilities, p.NoNewPrivileges = all, false
+	}
+	return p, p.Validate()
+}
+
+// mergeEnv adds variables to an environment; a name alone removes one.
+func mergeEnv(env, more []string) []string {
+	out := slices.Clone(env)
+	for _, e := range more {
+		name, _, set := strings.Cut(e, "=")
+		out = slices.DeleteFunc(out, func(old string) bool { return strings.HasPrefix(old, name+"=") })
+		if set {
+			out = append(out, e)
+		}
+	}
+	return out
+}
