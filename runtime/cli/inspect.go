@@ -62,6 +62,7 @@ type hostConfigDocument struct {
 	GroupAdd       []string
 	Privileged     bool
 	ReadonlyRootfs bool
+	Binds          []string
 	ShmSize        int64
 	Sysctls        map[string]string
 	Runtime        string
@@ -94,10 +95,19 @@ type configDocument struct {
 	StopTimeout *int `json:",omitempty"`
 }
 
+// mountDocument is docker's, and what only we know of a volume.
 type mountDocument struct {
 	Type        string
+	Name        string `json:",omitempty"`
+	Source      string
 	Destination string
+	Driver      string `json:",omitempty"`
+	Mode        string
 	RW          bool
+	Propagation string
+	// Files are what is open for a volume, the lowest base first; "" has no
+	// name and goes with the container.
+	Files []string `json:",omitempty"`
 }
 
 // sandboxDocument is the process behind a container.
@@ -120,10 +130,10 @@ func newInspectCommand(g *globals) *cobra.Command {
 	var format, kind string
 	cmd := &cobra.Command{
 		Use:   "inspect [OPTIONS] NAME|ID [NAME|ID...]",
-		Short: "Return low-level information on containers or images",
-		Long: `Print what is known of containers, or of images, as a JSON array in docker's
+		Short: "Return low-level information on containers, images or volumes",
+		Long: `Print what is known of containers, images or volumes as a JSON array in docker's
 shape, or a line for each with --format. A name is looked for among the
-containers first.
+containers first, then among the images.
 
 Beyond docker's fields a container has Sandbox: the isolation layers that hold
 in its process, and the phases of its boot.`,
@@ -135,13 +145,13 @@ in its process, and the phases of its boot.`,
 		ValidArgsFunction: completeContainers(g, nil),
 	}
 	cmd.Flags().StringVarP(&format, "format", "f", "", `Format output using a custom template: 'json' or 'TEMPLATE'`)
-	cmd.Flags().StringVar(&kind, "type", "", `Only inspect objects of the given type ("container", "image")`)
+	cmd.Flags().StringVar(&kind, "type", "", `Only inspect objects of the given type ("container", "image", "volume")`)
 	return cmd
 }
 
 func runInspect(cmd *cobra.Command, g *globals, args []string, format, kind string) error {
-	if kind != "" && kind != "container" && kind != "image" {
-		return api.Errorf(api.KindInvalid, "invalid --type %q: want \"container\" or \"image\"", kind)
+	if kind != "" && kind != "container" && kind != "image" && kind != "volume" {
+		return api.Errorf(api.KindInvalid, "invalid --type %q: want \"container\", \"image\" or \"volume\"", kind)
 	}
 	r, err := g.runner(false)
 	if err != nil {
@@ -166,6 +176,9 @@ func runInspect(cmd *cobra.Command, g *globals, args []string, format, kind stri
 // inspectOne returns the document of a container or of an image, in a form
 // whose templates use the names of the JSON.
 func inspectOne(g *globals, r *container.Runner, ref, kind string) (any, error) {
+	if kind == "volume" {
+		return inspectVolumeOf(g, r, ref)
+	}
 	if kind != "image" {
 		rec, err := r.State.Get(ref)
 		if err == nil {
@@ -180,6 +193,11 @@ func inspectOne(g *globals, r *container.Runner, ref, kind string) (any, error) 
 		return nil, err
 	}
 	d, err := inspectImage(store, ref)
+	if err != nil && kind == "" {
+		if v, e := inspectVolumeOf(g, r, ref); e == nil {
+			return v, nil
+		}
+	}
 	if api.KindOf(err) == api.KindNotFound && kind == "" {
 		return nil, api.Errorf(api.KindNotFound, "No such object: %s", ref)
 	}
@@ -230,7 +248,11 @@ func containerDocumentOf(rec *state.Record) *containerDocument {
 		d.HostConfig.Ulimits = append(d.HostConfig.Ulimits, ulimitDocument{l.Name, int64(l.Hard), int64(l.Soft)})
 	}
 	for _, m := range o.Tmpfs {
-		d.Mounts = append(d.Mounts, mountDocument{string(m.Type), m.Target, !m.ReadOnly})
+		d.Mounts = append(d.Mounts, mountDocument{Type: string(m.Type), Destination: m.Target, RW: !m.ReadOnly})
+	}
+	for _, m := range rec.Mounts {
+		d.Mounts = append(d.Mounts, volumeMountDocument(m))
+		d.HostConfig.Binds = append(d.HostConfig.Binds, bindOf(m))
 	}
 	return d
 }

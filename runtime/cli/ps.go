@@ -148,11 +148,7 @@ func psRowOf(rec *state.Record, noTrunc bool) psRow {
 		labels = append(labels, k+"="+rec.Options.Labels[k])
 	}
 	row.Labels = strings.Join(labels, ",")
-	var mounts []string
-	for _, m := range rec.Options.Tmpfs {
-		mounts = append(mounts, m.Target)
-	}
-	row.Mounts = strings.Join(mounts, ",")
+	row.Mounts, row.LocalVolumes = mountsColumns(rec, noTrunc)
 	return row
 }
 
@@ -198,7 +194,7 @@ func parsePsFilter(store *state.Store, filters []string) (*psFilter, error) {
 			return nil, api.Errorf(api.KindInvalid, "invalid argument %q for \"-f, --filter\" flag: invalid filter %q (should be KEY=VALUE)", s, s)
 		}
 		switch key {
-		case "id", "name", "label", "ancestor":
+		case "id", "name", "label", "ancestor", "volume":
 		case "status":
 			if !slices.Contains([]string{"created", "restarting", "running", "removing", "paused", "exited", "dead"}, value) {
 				return nil, api.Errorf(api.KindInvalid, "invalid filter 'status=%s'", value)
@@ -244,6 +240,7 @@ func (f *psFilter) keep(rec *state.Record) bool {
 	return f.any("id", func(v string) bool { return strings.HasPrefix(rec.ID, v) }) &&
 		f.any("name", func(v string) bool { return strings.Contains(rec.Name, strings.TrimPrefix(v, "/")) }) &&
 		f.any("status", func(v string) bool { return v == dockerState(rec) }) &&
+		f.any("volume", func(v string) bool { return hasVolume(rec, v) }) &&
 		f.any("exited", func(v string) bool {
 			return rec.State == api.StateStopped && rec.Exit != nil && strconv.Itoa(rec.Exit.Code) == v
 		}) &&
