@@ -176,6 +176,9 @@ func (v *ext4Volume) Node(id uint64) (Node, error) {
 	return &ext4Node{v: v, i: i}, nil
 }
 
+// Failed implements WritableVolume.
+func (v *ext4Volume) Failed() error { return v.fs.ReadOnly() }
+
 // StatFS implements WritableVolume.
 func (v *ext4Volume) StatFS() linux.Statfs {
 	st := v.fs.Statfs()

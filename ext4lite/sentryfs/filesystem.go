@@ -141,6 +141,7 @@ type filesystem struct {
 	// who goes upwards locks it for reading.
 	treeMu sync.RWMutex
 
+	uppers uppers
 	copies copyPool
 	faults log.Logger
 

@@ -124,6 +124,11 @@ func (fs *filesystem) makeNode(creds *auth.Credentials, dir *dentry, name string
 	if more != nil {
 		more(n)
 	}
+	if mode.FileType() != linux.S_IFCHR {
+		if err := fs.roomForFile(); err != nil {
+			return nil, err
+		}
+	}
 	id, node, err := dir.inode.w.Make(name, n)
 	if err != nil {
 		return nil, fs.answer("create a file in directory", dir.inode.id, err)
@@ -163,6 +168,13 @@ func (fs *filesystem) MkdirAt(ctx context.Context, rp *vfs.ResolvingPath, opts v
 
 // MknodAt implements vfs.FilesystemImpl.
 func (fs *filesystem) MknodAt(ctx context.Context, rp *vfs.ResolvingPath, opts vfs.MknodOptions) error {
+	if fs.makesWhiteout(rp.Mount(), &opts) {
+		return fs.makeWhiteout(ctx, rp, &opts)
+	}
+	return fs.makeFile(ctx, rp, &opts)
+}
+
+func (fs *filesystem) makeFile(ctx context.Context, rp *vfs.ResolvingPath, opts *vfs.MknodOptions) error {
 	return fs.create(ctx, rp, false, func(parent *dentry, name string) (*inode, error) {
 		mode := opts.Mode
 		if mode.FileType() == 0 {
@@ -176,6 +188,27 @@ func (fs *filesystem) MknodAt(ctx context.Context, rp *vfs.ResolvingPath, opts v
 		}
 		return i, err
 	})
+}
+
+// makeWhiteout makes a whiteout for an overlay, whose path is a name in a
+// directory.
+func (fs *filesystem) makeWhiteout(ctx context.Context, rp *vfs.ResolvingPath, opts *vfs.MknodOptions) error {
+	dir := startOf(rp)
+	final := rp.Final()
+	name := ""
+	if final {
+		name = rp.Component()
+	}
+	err := fs.makeFile(ctx, rp, opts)
+	if final && linuxerr.Equals(linuxerr.EEXIST, err) {
+		if child, lerr := dir.lookup(name); lerr == nil {
+			if child.inode.isWhiteout() {
+				err = nil
+			}
+			child.DecRef(ctx)
+		}
+	}
+	return fs.forgive(rp.Mount(), err)
 }
 
 // SymlinkAt implements vfs.FilesystemImpl.

@@ -17,6 +17,7 @@ import (
 type renaming struct {
 	fs               *filesystem
 	creds            *auth.Credentials
+	upper            bool // an overlay asks
 	flags            uint32
 	oldDir, newDir   *dentry
 	oldName, newName string
@@ -57,8 +58,12 @@ func (fs *filesystem) RenameAt(ctx context.Context, rp *vfs.ResolvingPath, oldPa
 		return err
 	}
 	defer rp.Mount().EndWrite()
+	upper := fs.isUpper(rp.Mount())
+	if upper && opts.Flags&linux.RENAME_EXCHANGE == 0 {
+		opts.Flags |= linux.RENAME_WHITEOUT
+	}
 	r := &renaming{
-		fs: fs, creds: rp.Credentials(), flags: opts.Flags,
+		fs: fs, upper: upper, creds: rp.Credentials(), flags: opts.Flags,
 		oldDir: oldParent.Dentry().Impl().(*dentry), newDir: newDir, oldName: oldName, newName: newName,
 	}
 	forget, err := r.run(ctx, rp.VirtualFilesystem(), opts.MustBeDir, rp.MustBeDir())
@@ -185,7 +190,12 @@ func (r *renaming) check(oldIsDir, newIsDir bool) error {
 // checkReplaced applies the rules on what the new name stands for.
 func (r *renaming) checkReplaced(srcDir, newIsDir bool) error {
 	if err := r.newDir.mayRemove(r.creds, r.dst); err != nil {
-		return err
+		if !r.upper || !r.dst.inode.isWhiteout() {
+			return err
+		}
+		if err := r.newDir.inode.checkPermissions(r.creds, vfs.MayWrite); err != nil {
+			return err
+		}
 	}
 	dstDir := r.dst.inode.isDir()
 	switch {

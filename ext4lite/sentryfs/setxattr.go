@@ -185,8 +185,15 @@ func changeXattrsAt(ctx context.Context, rp *vfs.ResolvingPath, change func(i *i
 
 // SetXattrAt implements vfs.FilesystemImpl.
 func (fs *filesystem) SetXattrAt(ctx context.Context, rp *vfs.ResolvingPath, opts vfs.SetXattrOptions) error {
-	return changeXattrsAt(ctx, rp, func(i *inode) error { return i.setXattr(rp.Credentials(), &opts) })
+	err := changeXattrsAt(ctx, rp, func(i *inode) error { return i.setXattr(rp.Credentials(), &opts) })
+	if strings.HasSuffix(opts.Name, overlayOpaque) {
+		return fs.forgive(rp.Mount(), err)
+	}
+	return err
 }
+
+// overlayOpaque ends the name of an overlay's mark of an opaque directory.
+const overlayOpaque = ".overlay.opaque"
 
 // RemoveXattrAt implements vfs.FilesystemImpl.
 func (fs *filesystem) RemoveXattrAt(ctx context.Context, rp *vfs.ResolvingPath, name string) error {

@@ -15,6 +15,9 @@ import "gvisor.dev/gvisor/pkg/abi/linux"
 type WritableVolume interface {
 	Volume
 
+	// Failed tells why the volume takes no more changes, or nil.
+	Failed() error
+
 	// StatFS tells the volume's size and what is free.
 	StatFS() linux.Statfs
 

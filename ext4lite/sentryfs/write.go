@@ -251,7 +251,7 @@ const atimeAge = 24 * time.Hour
 
 // touchAtime records an access through a mount, by a file opened with flags.
 func (i *inode) touchAtime(mnt *vfs.Mount, flags uint32) {
-	if i.w == nil || flags&linux.O_NOATIME != 0 || mnt.Options().Flags.NoATime || mnt.ReadOnly() {
+	if i.w == nil || flags&linux.O_NOATIME != 0 {
 		return
 	}
 	a := i.w.Attr()
@@ -263,6 +263,9 @@ func (i *inode) touchAtime(mnt *vfs.Mount, flags uint32) {
 		return
 	}
 	defer mnt.EndWrite()
+	if mnt.Options().Flags.NoATime || i.fs.w.Failed() != nil {
+		return
+	}
 	if err := i.w.TouchAtime(); err != nil {
 		i.fs.answer("touch inode", i.id, err)
 	}

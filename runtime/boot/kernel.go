@@ -209,7 +209,7 @@ func (sb *sandbox) registerFilesystems() error {
 	v.MustRegisterFilesystemType(devtmpfs.Name, &devtmpfs.FilesystemType{}, mountable)
 	v.MustRegisterFilesystemType(fuse.Name, &fuse.FilesystemType{}, mountable)
 	v.MustRegisterFilesystemType(mqfs.Name, &mqfs.FilesystemType{}, mountable)
-	v.MustRegisterFilesystemType(overlay.Name, &overlay.FilesystemType{}, mountable)
+	v.MustRegisterFilesystemType(overlay.Name, &overlayType{}, mountable)
 	v.MustRegisterFilesystemType(proc.Name, &proc.FilesystemType{}, mountable)
 	v.MustRegisterFilesystemType(sys.Name, &sys.FilesystemType{}, mountable)
 	v.MustRegisterFilesystemType(tmpfs.Name, &tmpfs.FilesystemType{}, mountable)

@@ -120,7 +120,9 @@ func (m *mounter) mountUpper(lower vfs.VirtualDentry) (vfs.VirtualDentry, error)
 	var mnt *vfs.Mount
 	var err error
 	if v := m.spec.Rootfs.Upper; v != nil {
-		mnt, err = m.mountVolume(v, "upper", vfs.MountOptions{})
+		if mnt, err = m.mountVolume(v, "upper", vfs.MountOptions{}); err == nil {
+			sentryfs.MarkUpper(mnt)
+		}
 	} else {
 		mnt, err = m.mountUpperTmpfs()
 	}
