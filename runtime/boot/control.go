@@ -16,6 +16,7 @@ import (
 	"gvisor.dev/gvisor/pkg/log"
 	"gvisor.dev/gvisor/pkg/sentry/fsimpl/host"
 	"gvisor.dev/gvisor/pkg/sentry/fsimpl/proc"
+	"gvisor.dev/gvisor/pkg/sentry/inet"
 	"gvisor.dev/gvisor/pkg/sentry/kernel"
 	"gvisor.dev/gvisor/pkg/sentry/mm"
 
@@ -238,7 +239,9 @@ func (s *service) Stats(_ context.Context, req *controlv1.StatsRequest) (*contro
 	for _, tg := range sb.k.RootPIDNamespace().ThreadGroups() {
 		tasks += tg.Count()
 	}
+	received, sent := sb.networkBytes()
 	return &controlv1.StatsResponse{
+		NetworkReceivedBytes: received, NetworkSentBytes: sent,
 		MemoryBytes:       used,
 		MemoryLimitBytes:  sb.memory.limit.Load(),
 		MemoryPeakBytes:   max(used, sb.memory.peak.Load()),
@@ -250,6 +253,23 @@ func (s *service) Stats(_ context.Context, req *controlv1.StatsRequest) (*contro
 		OomKills:          sb.memory.kills.Load(),
 		SentryHeapBytes:   heapBytes(),
 	}, nil
+}
+
+// networkBytes is what the guest's network interfaces have carried.
+func (sb *sandbox) networkBytes() (received, sent uint64) {
+	netns := sb.k.RootNetworkNamespace()
+	if netns == nil || netns.Stack() == nil {
+		return 0, 0
+	}
+	for _, i := range netns.Stack().Interfaces() {
+		var st inet.StatDev
+		if i.Flags&linux.IFF_LOOPBACK != 0 || netns.Stack().Statistics(&st, i.Name) != nil {
+			continue
+		}
+		received += st[0]
+		sent += st[8]
+	}
+	return received, sent
 }
 
 // heapBytes is the Sentry's own live and not yet collected heap.

@@ -6,6 +6,7 @@ package cli
 
 import (
 	"errors"
+	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -13,18 +14,21 @@ import (
 	"z.gfire.dev/gvx/runtime/api"
 	"z.gfire.dev/gvx/runtime/container"
 	"z.gfire.dev/gvx/runtime/control"
+	"z.gfire.dev/gvx/runtime/outputlog"
 	"z.gfire.dev/gvx/runtime/state"
 )
 
 // containerDocument is what docker's API returns for a container.
 type containerDocument struct {
-	ID         string `json:"Id"`
-	Created    time.Time
-	Path       string
-	Args       []string
-	State      stateDocument
-	Image      string
-	Name       string
+	ID      string `json:"Id"`
+	Created time.Time
+	Path    string
+	Args    []string
+	State   stateDocument
+	Image   string
+	Name    string
+	// LogPath is the newest file of the output that is kept.
+	LogPath    string
 	Driver     string
 	Platform   string
 	HostConfig hostConfigDocument
@@ -52,6 +56,7 @@ type stateDocument struct {
 
 type hostConfigDocument struct {
 	NetworkMode    string
+	LogConfig      logConfigDocument
 	AutoRemove     bool
 	CapAdd         []string
 	CapDrop        []string
@@ -78,6 +83,11 @@ type ulimitDocument struct {
 	Name string
 	Hard int64
 	Soft int64
+}
+
+type logConfigDocument struct {
+	Type   string
+	Config map[string]string
 }
 
 type configDocument struct {
@@ -182,7 +192,11 @@ func inspectOne(g *globals, r *container.Runner, ref, kind string) (any, error) 
 	if kind != "image" {
 		rec, err := r.State.Get(ref)
 		if err == nil {
-			return containerDocumentOf(rec), nil
+			d := containerDocumentOf(rec)
+			if rec.Log != nil {
+				d.LogPath = outputlog.Path(r.State.Dir(rec.ID))
+			}
+			return d, nil
 		}
 		if api.KindOf(err) != api.KindNotFound || kind == "container" {
 			return nil, err
@@ -210,7 +224,7 @@ func containerDocumentOf(rec *state.Record) *containerDocument {
 		ID: rec.ID, Created: rec.CreatedAt, Image: rec.ImageID, Name: "/" + rec.Name,
 		Driver: "erofs", Platform: "linux",
 		State: stateDocument{
-			Status: dockerState(rec), Running: rec.State == api.StateRunning, Error: rec.Error,
+			Status: dockerState(rec), Running: rec.State == api.StateRunning, Paused: rec.Paused, Error: rec.Error,
 			StartedAt: rec.StartedAt, FinishedAt: rec.FinishedAt,
 		},
 		HostConfig: hostConfigDocument{
@@ -230,6 +244,12 @@ func containerDocumentOf(rec *state.Record) *containerDocument {
 		Sandbox: sandboxDocument{
 			Pid: rec.Sandbox.PID, LauncherPid: rec.Launcher.PID, Isolation: rec.Layers, Boot: phases(rec.Phases),
 		},
+	}
+	d.HostConfig.LogConfig = logConfigDocument{Type: logDriverNone, Config: map[string]string{}}
+	if l := rec.Log; l != nil {
+		d.HostConfig.LogConfig = logConfigDocument{logDriverJSON, map[string]string{
+			"max-size": strconv.FormatInt(l.MaxSizeBytes, 10), "max-file": strconv.Itoa(l.MaxFiles),
+		}}
 	}
 	if len(p.Args) > 0 {
 		d.Path, d.Args = p.Args[0], p.Args[1:]

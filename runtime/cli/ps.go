@@ -69,7 +69,7 @@ func newPsCommand(g *globals) *cobra.Command {
 		Short:   "List containers",
 		Long: `List this user's containers that run, or with -a all that have a record.
 
-Filters: id=PREFIX, name=PART, status=created|running|exited, exited=CODE,
+Filters: id=PREFIX, name=PART, status=created|running|paused|exited, exited=CODE,
 label=KEY[=VALUE], ancestor=IMAGE, before=CONTAINER, since=CONTAINER. Several
 filters of one kind are alternatives, but labels have to match all.`,
 		Example: "  rungv ps -a\n  rungv ps -aq --filter status=exited\n  rungv ps --format '{{.Names}}: {{.Status}}'\n  rungv ps --format json",
@@ -155,6 +155,8 @@ func psRowOf(rec *state.Record, noTrunc bool) psRow {
 // dockerState is docker's word for a state.
 func dockerState(rec *state.Record) string {
 	switch {
+	case rec.Paused:
+		return "paused"
 	case rec.State == api.StateRunning:
 		return "running"
 	case rec.State == api.StateStopped && rec.Exit != nil:
@@ -169,6 +171,8 @@ func dockerStatus(rec *state.Record) string {
 	switch dockerState(rec) {
 	case "running":
 		return "Up " + units.HumanDuration(time.Since(rec.StartedAt))
+	case "paused":
+		return "Up " + units.HumanDuration(time.Since(rec.StartedAt)) + " (Paused)"
 	case "exited":
 		if rec.FinishedAt.IsZero() {
 			return fmt.Sprintf("Exited (%d)", rec.Exit.Code)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// `rungv stats` and `rungv top`: what sandboxes say of themselves.
+// `rungv stats`: what sandboxes use.
 
 package cli
 
@@ -10,8 +10,6 @@ import (
 	"io"
 	"os"
 	"strconv"
-	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/docker/go-units"
@@ -65,6 +63,7 @@ func newStatsCommand(g *globals) *cobra.Command {
 		Short: "Display a live stream of container(s) resource usage statistics",
 		Long: `Print what running containers use, every second until interrupted, or once with
 --no-stream. Memory is what the guests hold; the sandbox's own is not counted.
+Block I/O is not told.
 Templates have docker's fields, and MemPeak, Throttled, OOMKills, SentryHeap.`,
 		Example: "  rungv stats --no-stream\n  rungv stats --no-stream --format '{{.Name}} {{.MemPeak}}' box",
 		RunE:    func(cmd *cobra.Command, args []string) error { return runStats(cmd, g, &f, args) },
@@ -169,7 +168,8 @@ func (s sample) row(before []sample, noTrunc bool) statsRow {
 		return row
 	}
 	st := s.stats
-	row.NetIO, row.BlockIO, row.PIDs = "0B / 0B", "0B / 0B", strconv.FormatUint(st.Pids, 10)
+	row.NetIO = units.HumanSize(float64(st.NetworkReceived)) + " / " + units.HumanSize(float64(st.NetworkSent))
+	row.PIDs = strconv.FormatUint(st.Pids, 10)
 	limit := "unlimited"
 	if st.MemoryLimitBytes > 0 {
 		limit = units.BytesSize(float64(st.MemoryLimitBytes))
@@ -187,46 +187,4 @@ func (s sample) row(before []sample, noTrunc bool) statsRow {
 	row.OOMKills = strconv.FormatUint(st.OOMKills, 10)
 	row.SentryHeap = units.BytesSize(float64(st.SentryHeapBytes))
 	return row
-}
-
-func newTopCommand(g *globals) *cobra.Command {
-	return &cobra.Command{
-		Use:     "top CONTAINER",
-		Short:   "Display the running processes of a container",
-		Long:    "List the processes of a container, as the container's kernel numbers them.",
-		Example: "  rungv top box",
-		Args:    exactly(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			r, err := g.runner(false)
-			if err != nil {
-				return err
-			}
-			list, err := r.Processes(cmd.Context(), args[0])
-			if err != nil {
-				return err
-			}
-			return printProcesses(cmd.OutOrStdout(), list)
-		},
-		ValidArgsFunction: completeContainers(g, isRunning),
-	}
-}
-
-func printProcesses(w io.Writer, list []control.Process) error {
-	tw := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
-	fmt.Fprintln(tw, "UID\tPID\tPPID\tSTIME\tTTY\tTIME\tRSS\tCMD")
-	for _, p := range list {
-		tty := p.TTY
-		if tty == "" {
-			tty = "?"
-		}
-		fmt.Fprintf(tw, "%d\t%d\t%d\t%s\t%s\t%s\t%s\t%s\n", p.UID, p.PID, p.PPID, p.StartedAt.Local().Format("15:04"),
-			tty, clock(p.CPU), units.BytesSize(float64(p.ResidentBytes)), strings.ReplaceAll(p.Command, "\n", " "))
-	}
-	return tw.Flush()
-}
-
-// clock is ps' way to write processor time.
-func clock(d time.Duration) string {
-	s := int(d.Seconds())
-	return fmt.Sprintf("%02d:%02d:%02d", s/3600, s/60%60, s%60)
 }

@@ -126,6 +126,12 @@ func (r *Runner) Stop(ctx context.Context, ref string, signal int, timeout *time
 		}
 		return err
 	}
+	if rec.Paused && signal != signalKill {
+		// As docker: a paused container could not obey.
+		if err := r.Unpause(ctx, rec.ID); err != nil && api.KindOf(err) != api.KindState {
+			return err
+		}
+	}
 	wait, cancel := ctx, context.CancelFunc(func() {})
 	if grace >= 0 {
 		wait, cancel = context.WithTimeout(ctx, grace)

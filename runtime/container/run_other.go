@@ -10,6 +10,7 @@ import (
 
 	"z.gfire.dev/gvx/runtime/api"
 	"z.gfire.dev/gvx/runtime/control"
+	"z.gfire.dev/gvx/runtime/state"
 )
 
 const controlSocket = "control.sock"
@@ -67,3 +68,5 @@ func (r *Runner) Attach(context.Context, string, AttachOptions) (api.ExitStatus,
 func (r *Runner) Exec(context.Context, string, ExecOptions) (control.ExecResult, error) {
 	return control.ExecResult{}, errNeedsLinux
 }
+
+func updateHostCgroup(*state.Record, control.Limits) error { return nil }

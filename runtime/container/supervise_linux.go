@@ -249,6 +249,10 @@ func (r *Runner) startOptions(ref string) (*RunOptions, error) {
 		return nil, err
 	}
 	rec := h.Record()
+	// With what has been changed of it since.
+	if now, err := r.State.Get(rec.ID); err == nil {
+		rec.Options = now.Options
+	}
 	return &RunOptions{Image: rec.Image, AutoRemove: rec.AutoRemove, Options: rec.Options, Log: rec.Log, handle: h}, nil
 }
 

@@ -21,6 +21,7 @@
 package outputlog
 
 import (
+	"path/filepath"
 	"strconv"
 	"time"
 )
@@ -64,6 +65,9 @@ type Options struct {
 }
 
 const newest = "output.log"
+
+// Path is the newest file of the log in dir.
+func Path(dir string) string { return filepath.Join(dir, newest) }
 
 // name is the name of the n-th file, the newest being number 0.
 func name(n int) string {
