@@ -50,6 +50,6 @@
 //
 // # Platforms
 //
-// The package builds on every system that Go knows; sandboxes need Linux. Elsewhere
-// New returns [ErrUnsupported].
+// The package builds for Linux, macOS and Windows; sandboxes need Linux. Elsewhere
+// New returns [ErrUnsupported], and what works on files, [OpenVolume], works.
 package gvx

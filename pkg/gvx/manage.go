@@ -143,7 +143,7 @@ func (sb *Sandbox) SetEgress(ctx context.Context, rules ...string) error {
 	if err := sb.alive(op); err != nil {
 		return err
 	}
-	return sb.runtime.run(ctx, op, streams{}, append([]string{"network", "policy", "set", sb.id}, rules...)...)
+	return sb.runtime.run(ctx, op, streams{}, append([]string{"network", "policy", sb.id, "set"}, rules...)...)
 }
 
 // DockerHost waits until the engine inside answers and returns where: a value
