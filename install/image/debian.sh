@@ -12,6 +12,9 @@
 #	OUT/oci        the image, an OCI layout with the tag "latest"
 #	OUT/rootfs.tar the same tree as one tar, for runtimes without images
 #
+# What a recipe adds of this repository's own comes as further layers: OUT then
+# has more tars, rootfs-1.tar and so on.
+#
 # It needs root (debootstrapping does), a Debian host's apt, and Go. It installs
 # mmdebstrap when that is missing. It writes nothing outside OUT but that
 # package, and OUT appears only when it is complete.
@@ -27,7 +30,7 @@ die() { echo "debian.sh: $*" >&2; exit 1; }
 [ "$(id -u)" = 0 ] || die "building $recipe needs root: mmdebstrap makes device nodes and chroots"
 
 # A recipe sets these; see recipes/demo.sh for what each means.
-PACKAGES='' ; CONFIG=() ; EXCLUDE=(/usr/share/man /usr/share/doc /usr/share/locale /usr/share/info)
+PACKAGES='' ; CONFIG=() ; TREES=() ; EXCLUDE=(/usr/share/man /usr/share/doc /usr/share/locale /usr/share/info)
 customize() { :; }
 
 # fetch_source PACKAGE DIR is for recipes: downloads Debian's source package into
@@ -45,6 +48,16 @@ fetch_source() {
 		echo "no version of source package $1 could be downloaded" >&2
 		exit 1' - "$1" "$2"
 	rm "$list"
+}
+
+# engine is for recipes: prints the folder with a Docker engine's programs. A
+# caller that has one names it by GVX_ENGINE; else it is built beside OUT.
+engine() {
+	if [ -z "${GVX_ENGINE:-}" ]; then
+		GVX_ENGINE=$(cd "$(dirname "$out")" && pwd)/engine
+		[ -d "$GVX_ENGINE" ] || "$here/engine.sh" "$GVX_ENGINE" >&2
+	fi
+	echo "$GVX_ENGINE"
 }
 
 # shellcheck source=recipes/demo.sh
@@ -78,8 +91,16 @@ mmdebstrap --quiet --mode=root --variant=minbase --include="${PACKAGES// /,}" \
 	--customize-hook="$work/customize" \
 	bookworm "$work/image/rootfs.tar" ${GVX_DEBIAN_MIRROR:+"$GVX_DEBIAN_MIRROR"}
 
+# A recipe's trees are further layers, of root's files and of a fixed time.
+layers=("$work/image/rootfs.tar")
+for tree in "${TREES[@]}"; do
+	layers+=("$work/image/rootfs-${#layers[@]}.tar")
+	(cd "$here" && tar -C "$tree" --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner \
+		--mode=u=rwX,go=rX -cf "${layers[-1]}" .)
+done
+
 (cd "$here/../.." && CGO_ENABLED=0 go run ./install/image/mkimage \
-	-out "$work/image/oci" "${CONFIG[@]}" "$work/image/rootfs.tar")
+	-out "$work/image/oci" "${CONFIG[@]}" "${layers[@]}")
 
 # Layers are private files by default; ordinary users run these images.
 chmod -R a+rX "$work/image"

@@ -67,13 +67,17 @@ func parse(args []string) (options, error) {
 	flags.Func("entrypoint", "config: one word of Entrypoint; repeatable", appendTo(&opts.config.Entrypoint))
 	opts.config.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 	flags.Func("env", "config: NAME=value; repeatable", appendTo(&opts.config.Env))
-	flags.Func("volume", "config: one Volumes path; repeatable", func(path string) error {
-		if opts.config.Volumes == nil {
-			opts.config.Volumes = map[string]struct{}{}
+	addTo := func(set *map[string]struct{}) func(string) error {
+		return func(value string) error {
+			if *set == nil {
+				*set = map[string]struct{}{}
+			}
+			(*set)[value] = struct{}{}
+			return nil
 		}
-		opts.config.Volumes[path] = struct{}{}
-		return nil
-	})
+	}
+	flags.Func("volume", "config: one Volumes path; repeatable", addTo(&opts.config.Volumes))
+	flags.Func("expose", "config: one ExposedPorts entry, as 80/tcp; repeatable", addTo(&opts.config.ExposedPorts))
 	if err := flags.Parse(args); err != nil {
 		return opts, err
 	}
