@@ -6,6 +6,7 @@
 package ext4lite_test
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"z.gfire.dev/gvx/ext4lite"
 	"z.gfire.dev/gvx/ext4lite/delta"
@@ -131,6 +133,49 @@ func TestCloneOfDirtyBaseIsRefused(t *testing.T) {
 	must(t, fs.Abandon())
 	if err := delta.Create(base+".delta", base, delta.Options{}); !errors.Is(err, ext4lite.EBUSY) {
 		t.Fatalf("a clone of a dirty base: %v", err)
+	}
+}
+
+// TestBaseChangedWithinASecondIsNoticed changes a base so that its superblock
+// stays the same to the byte: it tells times by the second.
+func TestBaseChangedWithinASecondIsNoticed(t *testing.T) {
+	noon := func() time.Time { return time.Unix(1<<30, 0) }
+	for name, base := range map[string]string{"ours": newVolume(t, 64<<20, ext4lite.MkfsOptions{}), "ext4": kernelVolume(t, 64<<20), "indirect": kernelVolume(t, 64<<20, "-O", "^extent,^64bit")} {
+		t.Run(name, func(t *testing.T) {
+			if name == "indirect" { // opened read-only: what it is recognised by is found all the same
+				d := base + ".delta"
+				must(t, delta.Create(d, base, delta.Options{}))
+				dev, err := delta.OpenAny(d, device.ReadOnly)
+				must(t, err)
+				must(t, dev.Close())
+				return
+			}
+			change := func(mode uint16) []byte {
+				fs := open(t, base, ext4lite.Options{Now: noon})
+				root, err := fs.Root()
+				must(t, err)
+				must(t, root.SetAttr(ext4lite.SetAttr{Mode: &mode}))
+				root.Release()
+				closeFS(t, fs)
+				f, err := os.Open(base)
+				must(t, err)
+				defer f.Close()
+				p := make([]byte, 1024)
+				_, err = f.ReadAt(p, 1024)
+				must(t, err)
+				return p
+			}
+			before := change(0o700)
+			d := base + ".delta"
+			must(t, delta.Create(d, base, delta.Options{}))
+			closeFS(t, open(t, d, ext4lite.Options{}))
+			if !bytes.Equal(before, change(0o750)) {
+				t.Fatal("the superblock changed: this test no longer tests anything")
+			}
+			if _, err := ext4lite.OpenFile(d, ext4lite.Options{}); !errors.Is(err, ext4lite.ESTALE) {
+				t.Errorf("a delta on a base that changed: %v", err)
+			}
+		})
 	}
 }
 

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The header of a delta, stored twice, and the identity of its base.
+// The header of a delta, stored twice.
 
 package delta
 
 import (
 	"bytes"
-	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -22,7 +21,7 @@ var le = binary.LittleEndian
 
 const (
 	magic         = "gvxdelta"
-	formatVersion = 1
+	formatVersion = 2
 	maxBasePath   = 2048
 	headerSize    = BlockSize
 	csumOffset    = headerSize - 4
@@ -40,24 +39,6 @@ type header struct {
 	baseSize   int64
 	baseID     [32]byte
 	basePath   string
-}
-
-// identity is what a base is recognised by: its superblock, which every mount,
-// every change of a file and every fsck writes to. Of a delta it is the
-// superblock that is seen through it.
-func identity(base device.Device) (id [32]byte, err error) {
-	p := make([]byte, disk.SuperSize)
-	if _, err := base.ReadAt(p, disk.SuperOffset); err != nil {
-		return id, fmt.Errorf("read superblock: not an ext4 volume: %w: %w", err, errno.EINVAL)
-	}
-	s, err := disk.DecodeSuper(p)
-	if err != nil {
-		return id, err
-	}
-	if s.Incompat&disk.IncompatRecover != 0 {
-		return id, fmt.Errorf("the volume was not closed: open it once, or run e2fsck, before cloning it: %w", errno.EBUSY)
-	}
-	return sha256.Sum256(p), nil
 }
 
 func newHeader(base device.Device, basePath, path string) (header, error) {
