@@ -22,8 +22,8 @@ cache=${GVX_TESTBED:-${XDG_CACHE_HOME:-$HOME/.cache}/gvx-testbed}
 # shellcheck source=versions.env
 . "$here/versions.env"
 
-programs=(runc runsc registry seccomp-profile fsstress e2fsprogs-tests)
-images=(demo python full net)
+programs=(runc runsc registry seccomp-profile engine fsstress e2fsprogs-tests)
+images=(demo python full net dind dind-debian redis postgres)
 
 die() { echo "testbed: $*" >&2; exit 1; }
 
@@ -31,6 +31,16 @@ digest() { sha256sum | cut -c 1-12; }
 
 gvisor_version() {
 	sed -n 's/^.*gvisor\.dev\/gvisor \(v[^ ]*\).*$/\1/p' "$tree/go.mod" | head -n 1
+}
+
+# image_sources NAME: what else goes into that image.
+image_sources() {
+	local files=$tree/install/image/files
+	case $1 in
+	dind) echo "$tree/install/image/engine.sh" "$tree"/install/image/engine/* "$files"/dind/usr/local/bin/* ;;
+	dind-debian) echo "$files"/dind/usr/local/bin/* ;;
+	postgres) echo "$files"/postgres/usr/local/bin/* ;;
+	esac
 }
 
 # key NAME: what identifies the present version of NAME.
@@ -42,9 +52,11 @@ key() {
 	seccomp-profile) echo "$DOCKER_PROFILES_VERSION" ;;
 	fsstress) echo "$BTRFS_PROGS_VERSION" ;;
 	e2fsprogs-tests) echo "$E2FSPROGS_VERSION" ;;
-	demo | python | full | net)
+	engine)
+		cat "$tree/install/image/engine.sh" "$tree"/install/image/engine/* | digest ;;
+	demo | python | full | net | dind | dind-debian | redis | postgres)
 		cat "$tree/install/image/debian.sh" "$tree/install/image/recipes/$1.sh" \
-			"$tree"/install/image/mkimage/*.go | digest ;;
+			"$tree"/install/image/mkimage/*.go $(image_sources "$1") | digest ;;
 	*) die "unknown name $1: there are ${programs[*]} ${images[*]}" ;;
 	esac
 }
@@ -53,7 +65,7 @@ key() {
 path() {
 	local name=$1
 	case $name in
-	demo | python | full | net) echo "$cache/image/$name-$(key "$name")" ;;
+	demo | python | full | net | dind | dind-debian | redis | postgres) echo "$cache/image/$name-$(key "$name")" ;;
 	seccomp-profile) echo "$cache/bin/seccomp-profile-$(key "$name").json" ;;
 	*) echo "$cache/bin/$name-$(key "$name")" ;;
 	esac
@@ -93,7 +105,7 @@ debian_source() {
 }
 
 build() {
-	local name=$1 out=$2 dir
+	local name=$1 out=$2 dir layer
 	echo "testbed: building $name $(key "$name")" >&2
 	case $name in
 	runc)
@@ -118,12 +130,18 @@ build() {
 		dir=$(mktemp -d "$cache/.build.XXXXXX")
 		debian_source e2fsprogs "$E2FSPROGS_VERSION" "$dir"
 		mv "$dir/tests" "$out" && rm -rf "$dir" ;;
-	demo | python | full | net)
+	engine)
+		"$tree/install/image/engine.sh" "$out" >&2 ;;
+	demo | python | full | net | dind | dind-debian | redis | postgres)
+		[ "$name" != dind ] || GVX_ENGINE=$(get engine)
+		export GVX_ENGINE
 		rm -rf "$out.part"
 		"$tree/install/image/debian.sh" "$name" "$out.part" >&2
 		# Runtimes without images get the tree itself.
 		mkdir "$out.part/rootfs"
-		tar -C "$out.part/rootfs" --numeric-owner --xattrs --xattrs-include='*' -xpf "$out.part/rootfs.tar"
+		for layer in "$out.part"/rootfs.tar "$out.part"/rootfs-*.tar; do
+			[ ! -e "$layer" ] || tar -C "$out.part/rootfs" --numeric-owner --xattrs --xattrs-include='*' -xpf "$layer"
+		done
 		mv "$out.part" "$out" ;;
 	esac
 }
