@@ -8,15 +8,19 @@ import (
 	"z.gfire.dev/gvx/runtime/api"
 	"z.gfire.dev/gvx/runtime/boot"
 	"z.gfire.dev/gvx/runtime/guestinit"
+	"z.gfire.dev/gvx/runtime/treecopy"
 )
 
 // becomeSandbox does not return in a process that a launcher has started as a
-// sandbox.
+// sandbox, or that runs in one as a helper.
 func becomeSandbox() {
 	if os.Args[0] == boot.ProcessName {
 		boot.Main()
 	}
 	if os.Args[0] == api.InitName {
 		guestinit.Main(os.Args)
+	}
+	if os.Args[0] == treecopy.GuestName {
+		treecopy.GuestMain(os.Args)
 	}
 }

@@ -119,7 +119,7 @@ No root, no daemon, no user namespace, no KVM is needed.`,
 	g.register(root)
 	root.AddCommand(
 		newRunCommand(g), newCreateCommand(g), newStartCommand(g), newAttachCommand(g), newLogsCommand(g), newWaitCommand(g), newExecCommand(g),
-		newRenameCommand(g), newUpdateCommand(g), newPauseCommand(g), newUnpauseCommand(g),
+		newCopyCommand(g), newRenameCommand(g), newUpdateCommand(g), newPauseCommand(g), newUnpauseCommand(g),
 		newSuperviseCommand(g), newPsCommand(g), newInspectCommand(g), newKillCommand(g), newStopCommand(g), newRmCommand(g),
 		newStatsCommand(g), newTopCommand(g), newPortCommand(g), newNetworkCommand(g), newDoctorCommand(g), newInfoCommand(g), newVersionCommand(),
 	)
