@@ -253,6 +253,29 @@ func TestMappingOfClone(t *testing.T) {
 	closeFS(t, fs)
 }
 
+func TestAWriteIntoAHoleInvalidatesWhatStoodForIt(t *testing.T) {
+	fs := open(t, newVolume(t, 32<<20, ext4lite.MkfsOptions{}), ext4lite.Options{})
+	defer closeFS(t, fs)
+	root, err := fs.Root()
+	must(t, err)
+	defer root.Release()
+	i, err := root.Create("f", ext4lite.NewInode{Mode: 0o644})
+	must(t, err)
+	defer i.Release()
+	must(t, i.Truncate(64<<10))
+	must(t, i.Fallocate(0, 32<<10, 8<<10))
+	var told [][2]int64
+	i.OnInvalidate(func(off, n int64) { told = append(told, [2]int64{off, n}) })
+	for _, off := range []int64{8192, 32 << 10} { // a hole, and blocks never written
+		told = nil
+		_, err = i.WriteAt([]byte("data"), off)
+		must(t, err)
+		if len(told) != 1 || told[0] != [2]int64{off, 4096} {
+			t.Errorf("a write at %d invalidated %v", off, told)
+		}
+	}
+}
+
 func BenchmarkCreateDelta(b *testing.B) {
 	base := newVolume(b, 64<<30, ext4lite.MkfsOptions{})
 	n := 0
