@@ -220,7 +220,7 @@ func (i *Inode) writeRun(p []byte, off int64) (int, error) {
 	}
 	end := (off + int64(len(p)) + bs - 1) / bs
 	n := min(end, int64(e.End())) - int64(logical) // blocks
-	i.invalidate(int64(logical)*bs, n*bs) // pages of zeros that stood for them
+	i.invalidate(int64(logical)*bs, n*bs)          // pages of zeros that stood for them
 	if ok {
 		if err := i.writePadded(p, off, uint64(int64(e.Physical)+int64(logical)-int64(e.Logical)), n); err != nil {
 			return 0, err
