@@ -11,3 +11,6 @@ var makeFilter = lockdown.Filter
 
 // attackHost does nothing; a build for tests attacks its host here.
 func attackHost() {}
+
+// attackBroker does nothing; a build for tests attacks its broker here.
+func attackBroker(int) {}

@@ -195,7 +195,10 @@ func (n *nat) attach(guest *netstack.Stack) error {
 	if n.err != nil {
 		return n.err
 	}
-	go n.broker.receive()
+	go func() {
+		attackBroker(n.broker.fd)
+		n.broker.receive()
+	}()
 	return nil
 }
 

@@ -22,6 +22,7 @@ import (
 // ports. When its broker dies all of them end, and there are no new ones; the
 // sandbox lives on.
 type brokerClient struct {
+	fd      int
 	file    *os.File
 	raw     syscall.RawConn
 	inbound func(netwire.Message, *hostConn)
@@ -46,7 +47,7 @@ func newBrokerClient(fd int, inbound func(netwire.Message, *hostConn)) (*brokerC
 	if err := unix.SetNonblock(fd, true); err != nil {
 		return nil, fmt.Errorf("network channel, descriptor %d: %w", fd, err)
 	}
-	c := &brokerClient{file: os.NewFile(uintptr(fd), "network"), inbound: inbound,
+	c := &brokerClient{fd: fd, file: os.NewFile(uintptr(fd), "network"), inbound: inbound,
 		waiting: make(map[uint32]chan dialed), conns: make(map[*hostConn]struct{}), held: make(map[uint32]*hostConn)}
 	var err error
 	if c.raw, err = c.file.SyscallConn(); err != nil {

@@ -58,6 +58,10 @@ func processOf(owner tcpip.PacketOwner) netwire.Process {
 	if !ok {
 		return netwire.Process{}
 	}
+	// Threads have names of their own, which say less.
+	if leader := t.ThreadGroup().Leader(); leader != nil {
+		t = leader
+	}
 	name := t.Name()
 	return netwire.Process{
 		PID:  uint32(t.Kernel().RootPIDNamespace().IDOfThreadGroup(t.ThreadGroup())),

@@ -204,7 +204,7 @@ func printDenials(out io.Writer, answer *networkv1.DenialsResponse) error {
 		omitted(d.GetUnreported())
 		reason := d.GetReason()
 		if d.GetEnded() {
-			reason = "ended " + reason
+			reason = "ended: " + reason
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", d.GetAt().AsTime().Local().Format(time.RFC3339), d.GetTarget(), d.GetFrom(), processText(d.GetProcess()), reason)
 	}

@@ -17,6 +17,8 @@
 // names one attack, "" none, "all" all of them. without leaves one entry out
 // of the table: an entry that a workload can do without is one too many.
 // neighbour is a process to attack.
+// egress, if its kind is not empty, attacks the broker of the network: see
+// [Egress].
 //
 // Results go to <binary>.result, one JSON object a line.
 package compromised

@@ -29,6 +29,7 @@ type mode struct {
 	Attack    string `json:"attack"`
 	Without   int    `json:"without"`
 	Neighbour int    `json:"neighbour"`
+	Egress    egress `json:"egress"`
 }
 
 // Result is how one attack ended.
@@ -95,6 +96,7 @@ func Filter(o lockdown.FilterOptions) ([]bpf.Instruction, error) {
 // Run carries out the chosen attacks. It is called after the filter is in
 // force, before the guest exists.
 func Run() {
+	defer close(locked())
 	if chosen.Attack == "" || results == nil {
 		return
 	}
