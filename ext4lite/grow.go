@@ -6,7 +6,8 @@
 // to be zero, before anything points at them. The step from old to new is one
 // transaction: the superblock, the descriptors, the bitmap of the group that
 // was cut short. Descriptors that do not fit behind the superblock go to the
-// groups they describe (meta_bg).
+// groups they describe (meta_bg); the room that mkfs.ext4 keeps for them is
+// given up (grow_reserved.go).
 
 package ext4lite
 
@@ -43,14 +44,15 @@ type growth struct {
 	old    uint32         // groups before
 	extend uint64         // blocks added to the last old group
 	blocks map[uint64][]byte
+	freed  []disk.Range // what only a volume of mkfs.ext4 keeps
 }
 
 func (fs *FS) grow(size int64) error {
 	if why := fs.ReadOnly(); why != nil {
 		return fmt.Errorf("%w: %w", EROFS, why)
 	}
-	if fs.s.Compat&disk.CompatResizeInode != 0 || fs.s.Compat&disk.CompatSparseSuper2 == 0 || fs.s.Incompat&disk.IncompatFlexBG == 0 || !fs.s.HasUninit() {
-		return fmt.Errorf("only volumes that ext4lite made are grown here: use resize2fs: %w", EOPNOTSUPP)
+	if !fs.s.HasUninit() {
+		return fmt.Errorf("the volume has neither metadata_csum nor uninit_bg: tune2fs -O metadata_csum adds one, or use resize2fs: %w", EOPNOTSUPP)
 	}
 	if size > mkfs.MaxSize {
 		return fmt.Errorf("%d bytes, at most %d are possible: %w", size, int64(mkfs.MaxSize), EFBIG)
@@ -82,6 +84,10 @@ func (w *growth) plan(blocks uint64) error {
 	if blocks <= old.Blocks {
 		return fmt.Errorf("the volume has %d blocks, %d were asked for: volumes only grow: %w", old.Blocks, blocks, EINVAL)
 	}
+	if err := w.giveUpReserved(); err != nil {
+		return err
+	}
+	w.s.ForgetOverhead()
 	for {
 		w.s.BlocksCount = blocks
 		groups := uint32(w.s.Groups64())
@@ -105,6 +111,7 @@ func (w *growth) plan(blocks uint64) error {
 		return EFBIG
 	}
 	w.desc = append(w.fs.a.Descriptors(), make([]disk.Group, w.g.Groups-w.old)...)
+	w.countFreed()
 	w.extend = w.g.GroupLen(w.old-1) - old.GroupLen(w.old-1)
 	w.desc[w.old-1].FreeBlocks += uint32(w.extend)
 	w.s.FreeBlocks += w.extend
@@ -147,8 +154,7 @@ func (w *growth) group(gr uint32) {
 // commit makes the volume large in one transaction.
 func (w *growth) commit() error {
 	fs := w.fs
-	descBlocks := int(w.g.DescBlocks())
-	h, err := fs.start(descBlocks + 4)
+	h, err := fs.start(int(w.g.DescBlocks()) + len(w.freed) + 5)
 	if err != nil {
 		return err
 	}
@@ -170,6 +176,9 @@ func (w *growth) commit() error {
 
 func (w *growth) edit(h *journal.Handle) error {
 	fs := w.fs
+	if err := w.clearFreed(h); err != nil {
+		return err
+	}
 	// The last old group was padded to its end.
 	d := &w.desc[w.old-1]
 	if w.extend > 0 && d.Flags&disk.GroupBlockUninit == 0 {
@@ -187,7 +196,11 @@ func (w *growth) edit(h *journal.Handle) error {
 		h.Dirty(b)
 	}
 	fs.st.Blocks = w.g.Blocks // descriptor blocks may lie past the old end
-	for i := (w.old - 1) / w.g.DescPerBlock; i < w.g.DescBlocks(); i++ {
+	first := (w.old - 1) / w.g.DescPerBlock
+	if len(w.freed) > 0 {
+		first = 0
+	}
+	for i := first; i < w.g.DescBlocks(); i++ {
 		var b *journal.Buf
 		var err error
 		if i < fs.g.DescBlocks() {
@@ -215,9 +228,14 @@ func (w *growth) encode(p []byte, i uint32) {
 }
 
 // copies brings the superblock's and descriptors' copies up to date. Nothing
-// but a repair reads them.
+// but a repair reads them. Descriptors that are in their groups have no copy
+// beside the superblock's, but in two groups of those they describe.
 func (w *growth) copies() error {
 	fs := w.fs
+	together := w.g.DescBlocks()
+	if w.s.Incompat&disk.IncompatMetaBG != 0 {
+		together = min(together, w.s.FirstMetaBG)
+	}
 	for gr := uint32(1); gr < w.g.Groups; gr++ {
 		if !w.g.HasSuper(gr) {
 			continue
@@ -228,7 +246,10 @@ func (w *growth) copies() error {
 		if _, err := fs.dev.WriteAt(s.Encode(), int64(w.g.GroupStart(gr))<<fs.g.BlockShift); err != nil {
 			return err
 		}
-		for i := range fs.g.DescBlocks() {
+		if gr/w.g.DescPerBlock >= together && together < w.g.DescBlocks() {
+			continue // described in its own groups
+		}
+		for i := range together {
 			p := make([]byte, w.g.BlockSize)
 			w.encode(p, i)
 			if err := fs.st.Write(w.g.GroupStart(gr)+1+uint64(i), p); err != nil {
@@ -236,15 +257,20 @@ func (w *growth) copies() error {
 			}
 		}
 	}
-	for i := fs.g.DescBlocks(); i < w.g.DescBlocks(); i++ {
+	for i := together; i < w.g.DescBlocks(); i++ {
 		p := make([]byte, w.g.BlockSize)
 		w.encode(p, i)
 		first := i * w.g.DescPerBlock
 		for _, gr := range []uint32{first + 1, first + w.g.DescPerBlock - 1} {
-			if gr < w.g.Groups {
-				if err := fs.st.Write(w.g.GroupStart(gr), p); err != nil {
-					return err
-				}
+			if gr >= w.g.Groups {
+				continue
+			}
+			at := w.g.GroupStart(gr)
+			if w.g.HasSuper(gr) {
+				at++
+			}
+			if err := fs.st.Write(at, p); err != nil {
+				return err
 			}
 		}
 	}

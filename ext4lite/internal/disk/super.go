@@ -110,6 +110,10 @@ type Super struct {
 	raw [SuperSize]byte
 }
 
+// ForgetOverhead clears the count of blocks that no file can have, which mkfs
+// leaves for statfs: the kernel then counts again.
+func (s *Super) ForgetOverhead() { clear(s.raw[0x248:0x24C]) }
+
 // DecodeSuper reads and checks a superblock. The answer's numbers are safe to
 // build a [Geometry] from. The size of the device is not known here.
 func DecodeSuper(p []byte) (*Super, error) {
