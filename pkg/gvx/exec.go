@@ -138,6 +138,18 @@ func (p *Process) Resize(rows, columns uint16) error {
 	return nil
 }
 
+// Signal sends a signal to the command.
+func (p *Process) Signal(sig syscall.Signal) error {
+	// rungv passes on what it gets, but for what nobody can catch.
+	if sig == syscall.SIGKILL || sig == syscall.SIGSTOP {
+		return errorf(KindInvalid, "signal command", "%v cannot be passed on: use Kill", sig)
+	}
+	if err := p.verb.cmd.Process.Signal(sig); err != nil {
+		return errorf(KindState, "signal command", "%w", err)
+	}
+	return nil
+}
+
 // Kill ends the command, and returns when it is gone.
 func (p *Process) Kill() { p.verb.stop() }
 

@@ -304,6 +304,7 @@ func (sb *sandbox) nullStdio(m *mounter, x *container) error {
 			return fmt.Errorf("exec: standard streams: %w", err)
 		}
 	}
+	blockingStdio(m.ctx, m.creds, table)
 	x.args.FDTable = table
 	return nil
 }

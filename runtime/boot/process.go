@@ -9,8 +9,10 @@ import (
 	"strings"
 
 	"gvisor.dev/gvisor/pkg/abi/linux"
+	"gvisor.dev/gvisor/pkg/context"
 	"gvisor.dev/gvisor/pkg/errors/linuxerr"
 	"gvisor.dev/gvisor/pkg/fd"
+	"gvisor.dev/gvisor/pkg/log"
 	"gvisor.dev/gvisor/pkg/sentry/fdimport"
 	"gvisor.dev/gvisor/pkg/sentry/fsimpl/host"
 	"gvisor.dev/gvisor/pkg/sentry/kernel"
@@ -171,12 +173,29 @@ func (sb *sandbox) importStdio(c *container, acc *account) error {
 		table.DecRef(ctx)
 		return fmt.Errorf("import standard streams: %w", err)
 	}
+	blockingStdio(ctx, c.args.Credentials, table)
 	c.args.FDTable = table
 	if tty != nil {
 		c.tty = tty
 		c.args.TTY = tty.TTY()
 	}
 	return nil
+}
+
+// blockingStdio takes O_NONBLOCK from the standard streams. Descriptors that come
+// after the lockdown come in that mode, and the Sentry shows a guest the mode that
+// it finds: programs that expect to wait would see EAGAIN.
+func blockingStdio(ctx context.Context, creds *auth.Credentials, table *kernel.FDTable) {
+	for n := range int32(3) {
+		file, _ := table.Get(n)
+		if file == nil {
+			continue
+		}
+		if err := file.SetStatusFlags(ctx, creds, file.StatusFlags()&^linux.O_NONBLOCK); err != nil {
+			log.Warningf("standard stream %d stays non-blocking: %v", n, err)
+		}
+		file.DecRef(ctx)
+	}
 }
 
 // prepareInit makes the donated reaper the first program, with the command,

@@ -8,6 +8,7 @@ package cli
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -92,6 +93,22 @@ func (c *caller) ready()   { c.send(api.Event{Type: api.EventReady}) }
 func (c *caller) started() { c.send(api.Event{Type: api.EventStarted}) }
 func (c *caller) ended(exit api.ExitStatus) {
 	c.send(api.Event{Type: api.EventEnded, Exit: &exit})
+}
+
+// context is ctx until the caller has gone; call stop when the work is done.
+func (c *caller) context(ctx context.Context) (_ context.Context, stop context.CancelFunc) {
+	if c == nil {
+		return ctx, func() {}
+	}
+	ctx, stop = context.WithCancel(ctx)
+	go func() {
+		select {
+		case <-c.gone:
+			stop()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, stop
 }
 
 // failed reports a verb's error and says whether there was anybody to hear it.

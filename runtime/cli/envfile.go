@@ -122,6 +122,16 @@ func readKeyFile(what, path string) ([]string, error) {
 	return lines, scanner.Err()
 }
 
+// readAllEnv is readEnv with the entries of [readEnvZero] behind.
+func readAllEnv(files, flags []string, zero string) ([]string, error) {
+	env, err := readEnv(files, flags)
+	if err != nil {
+		return nil, err
+	}
+	more, err := readEnvZero(zero)
+	return append(env, more...), err
+}
+
 // readEnvZero returns the NAME=value entries of a file, each ended by a zero
 // byte as in /proc/PID/environ: any value, with no word on a command line. An
 // empty path is no file.

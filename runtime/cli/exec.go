@@ -18,7 +18,7 @@ import (
 
 type execFlags struct {
 	detach, interactive, tty, privileged bool
-	user, workdir, detachKeys            string
+	user, workdir, detachKeys, envZero   string
 	env, envFiles                        []string
 }
 
@@ -51,6 +51,8 @@ does not run.`,
 	fl.StringVar(&f.detachKeys, "detach-keys", launch.DefaultDetachKeys, "Override the key sequence for detaching a container")
 	fl.StringArrayVarP(&f.env, "env", "e", nil, "Set environment variables")
 	fl.StringArrayVar(&f.envFiles, "env-file", nil, "Read in a file of environment variables")
+	fl.StringVar(&f.envZero, "env-zero-file", "", "File of environment variables, each ended by a zero byte: for programs that start rungv")
+	_ = fl.MarkHidden("env-zero-file")
 	fl.BoolVarP(&f.interactive, "interactive", "i", false, "Keep STDIN open even if not attached")
 	fl.BoolVar(&f.privileged, "privileged", false, "Give extended privileges to the command, inside the container's own kernel")
 	fl.BoolVarP(&f.tty, "tty", "t", false, "Allocate a pseudo-TTY")
@@ -66,7 +68,7 @@ func runExec(cmd *cobra.Command, g *globals, f *execFlags, args []string) error 
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
 	}
 	var err error
-	if o.Env, err = readEnv(f.envFiles, f.env); err != nil {
+	if o.Env, err = readAllEnv(f.envFiles, f.env, f.envZero); err != nil {
 		return err
 	}
 	if o.DetachKeys, err = launch.ParseDetachKeys(f.detachKeys); err != nil {
@@ -79,7 +81,9 @@ func runExec(cmd *cobra.Command, g *globals, f *execFlags, args []string) error 
 	if err != nil {
 		return err
 	}
-	res, err := r.Exec(cmd.Context(), args[0], o)
+	ctx, stop := g.caller.context(cmd.Context())
+	defer stop()
+	res, err := r.Exec(ctx, args[0], o)
 	switch {
 	case err != nil:
 		code := exitFailure

@@ -187,14 +187,9 @@ func (f *runFlags) lists(o *convert.Options) error {
 // pairs parses what is NAME=VALUE, from flags and files.
 func (f *runFlags) pairs(o *convert.Options) error {
 	var err error
-	if o.Env, err = readEnv(f.envFiles, f.env); err != nil {
+	if o.Env, err = readAllEnv(f.envFiles, f.env, f.envZero); err != nil {
 		return err
 	}
-	zero, err := readEnvZero(f.envZero)
-	if err != nil {
-		return err
-	}
-	o.Env = append(o.Env, zero...)
 	if o.Labels, err = readLabels(f.labelFiles, f.labels); err != nil {
 		return err
 	}
