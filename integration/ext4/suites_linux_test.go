@@ -304,3 +304,20 @@ for i in $(seq 100); do
 done
 exit 32
 `
+
+// TestBrokenVolumes has ext4lite's own test go through the broken volumes of
+// e2fsprogs' tests.
+func TestBrokenVolumes(t *testing.T) {
+	run := exec.Command("go", "test", "-count=1", "-v", "-run", "^TestE2fsprogsImages$", "./ext4lite")
+	run.Dir = testbed.Tree()
+	run.Env = append(os.Environ(), "GVX_E2FSPROGS_TESTS="+testbed.Need(t, "e2fsprogs-tests"))
+	out, err := run.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), " images: ") {
+		t.Fatalf("%v\n%s", err, clip(string(out)))
+	}
+	for line := range strings.Lines(string(out)) {
+		if strings.Contains(line, " images: ") {
+			t.Log(strings.TrimSpace(line))
+		}
+	}
+}

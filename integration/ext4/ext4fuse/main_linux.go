@@ -141,7 +141,7 @@ func mount(fs *ext4lite.FS, source, dir string, flags uintptr, options []string,
 	if err := unix.Mount(source, dir, "fuse", flags, strings.Join(options, ",")); err != nil {
 		return nil, err
 	}
-	server, err := fuse.NewServer(v, fmt.Sprintf("/dev/fd/%d", fd), &fuse.MountOptions{MaxWrite: maxTransfer, DisableReadDirPlus: true, Debug: debug})
+	server, err := fuse.NewServer(v, fmt.Sprintf("/dev/fd/%d", fd), &fuse.MountOptions{MaxWrite: maxTransfer, DisableReadDirPlus: true, ExtraCapabilities: fuse.CAP_EXPORT_SUPPORT, Debug: debug})
 	if err != nil {
 		return nil, err
 	}

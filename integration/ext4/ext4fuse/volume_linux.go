@@ -19,6 +19,9 @@ import (
 // changes the volume.
 const namesValid = time.Hour
 
+// rootIno is the root's inode in every ext4 volume.
+const rootIno = 2
+
 // node is an inode the kernel has looked up, as often as lookups says. The
 // reference keeps its number from being given to another.
 type node struct {
@@ -53,7 +56,9 @@ func (v *volume) answer(i *ext4lite.Inode, out *fuse.EntryOut) {
 	a := i.Attr()
 	fillAttr(a, &out.Attr)
 	out.Generation = uint64(a.Generation)
-	out.NodeId = uint64(a.Ino)
+	if out.NodeId = uint64(a.Ino); a.Ino == rootIno {
+		out.NodeId = fuse.FUSE_ROOT_ID
+	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if n := v.nodes[out.NodeId]; n != nil {
@@ -96,8 +101,26 @@ func fillAttr(a ext4lite.Attr, out *fuse.Attr) {
 	out.Rdev = a.Minor&0xff | a.Major<<8 | (a.Minor&^0xff)<<12
 }
 
+// Lookup finds a name. With "." and ".." the kernel asks for a node that it
+// has forgotten, by a file handle.
 func (v *volume) Lookup(_ <-chan struct{}, h *fuse.InHeader, name string, out *fuse.EntryOut) fuse.Status {
-	i, err := v.at(h.NodeId).Lookup(name)
+	var i *ext4lite.Inode
+	var err error
+	switch name {
+	case ".", "..":
+		if h.NodeId == fuse.FUSE_ROOT_ID {
+			i, err = v.fs.Root()
+		} else {
+			i, err = v.fs.Inode(uint32(h.NodeId))
+		}
+		if err == nil && name == ".." {
+			dir := i
+			i, err = dir.Lookup(name)
+			dir.Release()
+		}
+	default:
+		i, err = v.at(h.NodeId).Lookup(name)
+	}
 	if err == nil {
 		v.answer(i, out)
 	}
