@@ -90,11 +90,7 @@ func (sb *Sandbox) Inspect(ctx context.Context) (json.RawMessage, error) {
 	if err != nil {
 		return nil, err
 	}
-	var list []json.RawMessage
-	if err := json.Unmarshal(out, &list); err != nil || len(list) != 1 {
-		return nil, errorf(KindInternal, op, "rungv inspect printed no list of one document (%v)", err)
-	}
-	return list[0], nil
+	return oneDocument(op, out)
 }
 
 // Ports are the published ports, each with the port of the host that it got.

@@ -244,6 +244,10 @@ func (sb *Sandbox) Run(ctx context.Context) (exitCode int, err error) {
 // Close ends the sandbox at once, whatever it is doing, and removes what it
 // has made on the host but for volumes and kept clones. It returns when the last
 // of its processes is gone. Closing twice is allowed.
+//
+// A guest that still runs ends as by a power cut: what it wrote to a volume and
+// did not sync may be lost, though the volume is whole. Where it is to be kept,
+// call [Sandbox.Stop] first.
 func (sb *Sandbox) Close() error {
 	sb.mu.Lock()
 	before := sb.state

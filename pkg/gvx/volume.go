@@ -7,8 +7,11 @@ package gvx
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 )
 
 // CloneMode says how a volume is cloned.
@@ -106,12 +109,33 @@ func (v Volumes) Remove(ctx context.Context, path string) error {
 // Check looks for damage as fsck does, and changes nothing. Damage is
 // [ErrVolume].
 func (v Volumes) Check(ctx context.Context, path string) error {
-	_, err := v.verb(ctx, "check volume "+path, "fsck", file(path))
+	op := "check volume " + path
+	out, err := v.verb(ctx, op, "fsck", file(path))
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && exit.ExitCode()&fsckDamaged != 0 {
+		return errorf(KindVolume, op, "%s", strings.TrimSpace(string(out)))
+	}
 	return err
 }
 
+// fsckDamaged is fsck(8)'s exit code for what is left to mend.
+const fsckDamaged = 4
+
 // Inspect returns what rungv tells about a volume, as a JSON document.
 func (v Volumes) Inspect(ctx context.Context, path string) (json.RawMessage, error) {
-	out, err := v.verb(ctx, "inspect volume "+path, "inspect", file(path))
-	return out, err
+	op := "inspect volume " + path
+	out, err := v.verb(ctx, op, "inspect", file(path))
+	if err != nil {
+		return nil, err
+	}
+	return oneDocument(op, out)
+}
+
+// oneDocument is the only one of a JSON array.
+func oneDocument(op string, out []byte) (json.RawMessage, error) {
+	var list []json.RawMessage
+	if err := json.Unmarshal(out, &list); err != nil || len(list) != 1 {
+		return nil, errorf(KindInternal, op, "rungv printed no list of one document (%v)", err)
+	}
+	return list[0], nil
 }

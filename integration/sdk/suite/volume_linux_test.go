@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package suite
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"z.gfire.dev/gvx/pkg/gvx"
+)
+
+// volumes is where a test keeps volumes, and what makes them.
+func volumes(t *testing.T) (world, gvx.Volumes, string) {
+	t.Helper()
+	w := setup(t)
+	return w, gvx.Volumes{RuntimePath: w.binary, Root: w.root}, t.TempDir()
+}
+
+// on runs a script in a sandbox with a volume at /v, and returns its output.
+func (w world) on(t *testing.T, m gvx.Mount, script string) string {
+	t.Helper()
+	var out bytes.Buffer
+	m.Kind, m.GuestPath = gvx.MountVolume, "/v"
+	c := w.config(script)
+	c.Mounts, c.Stdout, c.Stderr = []gvx.Mount{m}, &out, &out
+	sb := newSandbox(t, c)
+	code, err := sb.Run(t.Context())
+	if code != 0 || err != nil {
+		t.Errorf("on %s: code %d, error %v: %s", m.ImagePath, code, err, &out)
+	}
+	if err := sb.Close(); err != nil {
+		t.Error(err)
+	}
+	return out.String()
+}
+
+// hash is the SHA-256 of a file.
+func hash(t *testing.T, path string) [32]byte {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		t.Fatal(err)
+	}
+	return [32]byte(h.Sum(nil))
+}
+
+// readVolume returns a file of a volume that no sandbox has.
+func readVolume(t *testing.T, path, name string) string {
+	t.Helper()
+	v, err := gvx.OpenVolume(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer v.Close()
+	data, err := fs.ReadFile(v, name)
+	if err != nil {
+		t.Error(err)
+	}
+	return string(data)
+}
+
+// TestEpisodesOfAGoldenVolume: made, cloned in every way, changed by episodes
+// that do not see each other, and turned into the next golden volume.
+func TestEpisodesOfAGoldenVolume(t *testing.T) {
+	w, v, dir := volumes(t)
+	golden := filepath.Join(dir, "golden.ext4")
+	if err := v.Create(t.Context(), golden, 64<<20); err != nil {
+		t.Fatal(err)
+	}
+	w.on(t, gvx.Mount{ImagePath: golden}, "echo golden > /v/who; df /v | grep -q 6....")
+	before := hash(t, golden)
+
+	var wg sync.WaitGroup
+	for i := range 6 {
+		wg.Go(func() {
+			want := fmt.Sprintf("golden\n%d\n", i)
+			if out := w.on(t, gvx.Mount{ImagePath: golden, Clone: gvx.CloneEphemeral}, fmt.Sprintf("echo %d >> /v/who; cat /v/who", i)); out != want {
+				t.Errorf("episode %d: %q", i, out)
+			}
+		})
+	}
+	wg.Wait()
+	for _, mode := range []gvx.CloneMode{gvx.CloneDelta, gvx.CloneCopy} {
+		clone := filepath.Join(dir, string(mode))
+		if err := v.Clone(t.Context(), golden, clone, mode); err != nil {
+			t.Fatalf("clone by %s: %v", mode, err)
+		}
+		w.on(t, gvx.Mount{ImagePath: clone}, "echo more >> /v/who")
+		if have := readVolume(t, clone, "who"); have != "golden\nmore\n" {
+			t.Errorf("clone by %s: %q", mode, have)
+		}
+	}
+	kept := filepath.Join(dir, "kept")
+	w.on(t, gvx.Mount{ImagePath: golden, Clone: kept}, "echo kept >> /v/who")
+	if have := readVolume(t, kept, "who"); have != "golden\nkept\n" {
+		t.Errorf("kept clone: %q", have)
+	}
+	if hash(t, golden) != before {
+		t.Error("the golden volume has changed")
+	}
+
+	next := filepath.Join(dir, "next.ext4")
+	if err := v.Flatten(t.Context(), kept, next); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(v.Compact(t.Context(), next), v.Resize(t.Context(), next, 128<<20), v.Check(t.Context(), next)); err != nil {
+		t.Error(err)
+	}
+	if out, err := exec.Command("e2fsck", "-fn", next).CombinedOutput(); err != nil {
+		t.Errorf("e2fsck: %v\n%s", err, out)
+	}
+	if have := readVolume(t, next, "who"); have != "golden\nkept\n" {
+		t.Errorf("the next golden volume: %q", have)
+	}
+	for _, path := range []string{filepath.Join(dir, string(gvx.CloneDelta)), kept, golden} {
+		if err := v.Remove(t.Context(), path); err != nil {
+			t.Errorf("remove %s: %v", path, err)
+		}
+	}
+	if err := v.Check(t.Context(), golden); !errors.Is(err, gvx.ErrNotFound) {
+		t.Errorf("check what is gone: %v", err)
+	}
+}
+
+// TestVolumeErrorsAreTyped.
+func TestVolumeErrorsAreTyped(t *testing.T) {
+	w, v, dir := volumes(t)
+	path := filepath.Join(dir, "v")
+	if err := v.Create(t.Context(), path, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := v.Create(t.Context(), path, 0); !errors.Is(err, gvx.ErrExists) {
+		t.Errorf("create twice: %v", err)
+	}
+	c := w.config("echo ready; sleep 1000")
+	c.Mounts = []gvx.Mount{{Kind: gvx.MountVolume, ImagePath: path, GuestPath: "/v"}}
+	startSandbox(t, c)
+	if _, err := gvx.New(t.Context(), c); !errors.Is(err, gvx.ErrState) {
+		t.Errorf("a volume in use: %v", err)
+	}
+	if err := v.Remove(t.Context(), path); !errors.Is(err, gvx.ErrState) {
+		t.Errorf("remove a volume in use: %v", err)
+	}
+	junk := filepath.Join(dir, "junk")
+	if err := os.WriteFile(junk, make([]byte, 1<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c.Mounts[0].ImagePath = junk
+	if _, err := gvx.New(t.Context(), c); err == nil {
+		t.Error("junk was taken for a volume")
+	}
+	if err := v.Check(t.Context(), junk); err == nil {
+		t.Error("junk was checked and found good")
+	}
+}
+
+// TestStopBringsVolumesToRest: what is stopped can be cloned.
+func TestStopBringsVolumesToRest(t *testing.T) {
+	w, v, dir := volumes(t)
+	path := filepath.Join(dir, "v")
+	c := w.config("echo x > /v/x; trap 'exit 0' TERM; echo ready; while :; do sleep 0.1; done")
+	c.Mounts = []gvx.Mount{{Kind: gvx.MountVolume, ImagePath: path, GuestPath: "/v", SizeBytes: 64 << 20}}
+	sb := startSandbox(t, c)
+	if err := sb.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if exit, err := sb.Wait(t.Context()); err != nil || exit.Code != 0 {
+		t.Errorf("%+v, %v", exit, err)
+	}
+	if err := v.Clone(t.Context(), path, filepath.Join(dir, "clone"), ""); err != nil {
+		t.Errorf("clone what was stopped: %v", err)
+	}
+	// What was killed is whole, but has its journal to replay.
+	killed := filepath.Join(dir, "killed")
+	c.Mounts[0].ImagePath = killed
+	c.Cmd[2] = "echo x > /v/x; sync; echo ready; sleep 1000"
+	sb = startSandbox(t, c)
+	if err := sb.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if have := readVolume(t, killed, "x"); have != "x\n" {
+		t.Errorf("after a kill: %q", have)
+	}
+}
