@@ -5,13 +5,20 @@
 package sentryfs
 
 import (
+	"fmt"
+	"math/rand/v2"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/abi/linux"
+	gverrors "gvisor.dev/gvisor/pkg/errors"
 	"gvisor.dev/gvisor/pkg/errors/linuxerr"
 	"gvisor.dev/gvisor/pkg/sentry/vfs"
 	"gvisor.dev/gvisor/pkg/usermem"
@@ -263,4 +270,110 @@ func TestARemovedDirectoryIsFreedAlthoughAbsentNamesInItAreCached(t *testing.T) 
 		t.Errorf("%d inodes free, before %d", after.FilesFree, before.FilesFree)
 	}
 	w.finish(path)
+}
+
+// TestMemoryDoesNotGrowOverCreatedAndRemovedFiles makes and removes files and
+// directories, and looks at what the process keeps.
+func TestMemoryDoesNotGrowOverCreatedAndRemovedFiles(t *testing.T) {
+	path := newVolume(t)
+	w := mountExt4(t, path)
+	rounds := 20_000
+	if os.Getenv("GVX_NIGHTLY") != "" {
+		rounds = 1_000_000
+	}
+	churn := func(n int) {
+		for k := range n {
+			name := fmt.Sprintf("/f%d", k)
+			if k%10 == 0 {
+				w.must(w.mkdir(name))
+				_, err := w.lstat(name + "/absent")
+				w.wantErr("stat", err, linuxerr.ENOENT)
+				w.must(w.rmdir(name))
+				continue
+			}
+			w.writeFile(name, "x")
+			w.must(w.unlink(name))
+		}
+	}
+	heap := func() uint64 {
+		runtime.GC()
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	churn(rounds / 2)
+	before := heap()
+	churn(rounds)
+	if after := heap(); after > before+before/4+1<<20 {
+		t.Errorf("%d bytes after %d files, %d before", after, rounds, before)
+	}
+	w.finish(path)
+}
+
+// TestManyDoAllAtOnce works on few names from many goroutines: what they see
+// must be possible, and the volume whole.
+func TestManyDoAllAtOnce(t *testing.T) {
+	path := newVolume(t)
+	w := mountExt4(t, path)
+	for _, d := range []string{"/a", "/b", "/a/c"} {
+		w.must(w.mkdir(d))
+	}
+	dirs := []string{"/", "/a/", "/b/", "/a/c/", "/b/c/"}
+	possible := []*gverrors.Error{
+		linuxerr.ENOENT, linuxerr.EEXIST, linuxerr.ENOTDIR, linuxerr.EISDIR, linuxerr.ENOTEMPTY, linuxerr.EINVAL, linuxerr.EPERM,
+	}
+	var group sync.WaitGroup
+	for g := range 8 {
+		group.Go(func() {
+			v := *w
+			v.ctx = w.context(w.creds)
+			rnd := rand.New(rand.NewPCG(7, uint64(g)))
+			name := func() string { return dirs[rnd.IntN(len(dirs))] + string(rune('p'+rnd.IntN(6))) }
+			for range 1500 {
+				if err := v.anything(rnd, name(), name()); err != nil && !slices.ContainsFunc(possible, func(e *gverrors.Error) bool { return linuxerr.Equals(e, err) }) {
+					t.Errorf("unexpected: %v", err)
+				}
+			}
+		})
+	}
+	group.Wait()
+	w.finish(path)
+}
+
+// anything does one random operation.
+func (w *world) anything(rnd *rand.Rand, a, b string) error {
+	switch rnd.IntN(12) {
+	case 0, 1:
+		fd, err := w.create(a, linux.O_RDWR, 0o644)
+		if err != nil {
+			return err
+		}
+		defer fd.DecRef(w.ctx)
+		fd.PWrite(w.ctx, usermem.BytesIOSequence([]byte(pattern(rnd.IntN(10_000)+1))), int64(rnd.IntN(20_000)), vfs.WriteOptions{})
+		g := w.mapFile(fd, 0, 4, rnd.IntN(2) == 0)
+		defer g.unmap()
+		for k := range uint64(4) {
+			g.touch(k*page, []byte("touched"), g.writable) // or SIGBUS, if somebody cut the file
+		}
+		return nil
+	case 2:
+		return w.mkdir(a)
+	case 3, 4:
+		return w.rename(a, b, 0)
+	case 5:
+		return w.rename(a, b, linux.RENAME_EXCHANGE)
+	case 6:
+		return w.rename("/a/c", "/b/c", 0)
+	case 7:
+		return w.rename("/b/c", "/a/c", 0)
+	case 8:
+		return w.unlink(a)
+	case 9:
+		return w.rmdir(a)
+	case 10:
+		return w.vfs.LinkAt(w.ctx, w.creds, w.pop(a, false), w.pop(b, false))
+	}
+	_, err := w.list(a[:len(a)-1] + ".")
+	return err
 }

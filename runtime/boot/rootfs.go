@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/abi/linux"
 	"gvisor.dev/gvisor/pkg/context"
+	"gvisor.dev/gvisor/pkg/errors/linuxerr"
 	"gvisor.dev/gvisor/pkg/sentry/checkpoint"
 	"gvisor.dev/gvisor/pkg/sentry/fsimpl/overlay"
 	"gvisor.dev/gvisor/pkg/sentry/fsimpl/tmpfs"
@@ -120,9 +121,7 @@ func (m *mounter) mountUpper(lower vfs.VirtualDentry) (vfs.VirtualDentry, error)
 	var mnt *vfs.Mount
 	var err error
 	if v := m.spec.Rootfs.Upper; v != nil {
-		if mnt, err = m.mountVolume(v, "upper", vfs.MountOptions{}); err == nil {
-			sentryfs.MarkUpper(mnt)
-		}
+		mnt, err = m.mountUpperVolume(v)
 	} else {
 		mnt, err = m.mountUpperTmpfs()
 	}
@@ -143,6 +142,22 @@ func (m *mounter) mountUpper(lower vfs.VirtualDentry) (vfs.VirtualDentry, error)
 		return vfs.VirtualDentry{}, fmt.Errorf("copy the root directory's attributes: %w", err)
 	}
 	return upper, nil
+}
+
+// mountUpperVolume mounts a volume as the writable layer. Where e2fsck would put
+// what it finds is no part of an image.
+func (m *mounter) mountUpperVolume(v *api.Volume) (*vfs.Mount, error) {
+	mnt, err := m.mountVolume(v, "upper", vfs.MountOptions{})
+	if err != nil {
+		return nil, err
+	}
+	sentryfs.MarkUpper(mnt)
+	root := vfs.MakeVirtualDentry(mnt, mnt.Root())
+	if err := m.vfs.RmdirAt(m.ctx, m.creds, pathAt(root, "/lost+found")); err != nil && !linuxerr.Equals(linuxerr.ENOENT, err) {
+		mnt.DecRef(m.ctx)
+		return nil, fmt.Errorf("clear volume %s: %w", v.Name, err)
+	}
+	return mnt, nil
 }
 
 // mountUpperTmpfs mounts a tmpfs whose pages live in the donated sparse file, so
