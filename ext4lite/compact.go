@@ -6,6 +6,7 @@
 package ext4lite
 
 import (
+	"errors"
 	"fmt"
 
 	"z.gfire.dev/gvx/ext4lite/internal/disk"
@@ -13,8 +14,10 @@ import (
 
 // Compact commits, empties the journal, marks the volume clean, and punches
 // what the host's file need not hold: free blocks, the journal's log, and
-// blocks of inode tables in which no inode is in use. The volume stays open;
-// changes meanwhile are safe but may leave something unpunched.
+// blocks of inode tables in which no inode is in use. What the file has behind
+// the volume's end is cut off. Inodes and directories stay where they are:
+// their numbers and places are known to others. The volume stays open; changes
+// meanwhile are safe but may leave something unpunched.
 func (fs *FS) Compact() error {
 	if why := fs.ReadOnly(); why != nil {
 		return fmt.Errorf("compact volume: %w: %w", EROFS, why)
@@ -23,6 +26,11 @@ func (fs *FS) Compact() error {
 		return fmt.Errorf("compact volume: %w", err)
 	}
 	bs := fs.g.BlockShift
+	if end := int64(fs.g.Blocks) << bs; fs.dev.Size() > end {
+		if err := fs.dev.Truncate(end); err != nil && !errors.Is(err, EOPNOTSUPP) { // a delta has its base's size
+			return fmt.Errorf("compact volume: %w", err)
+		}
+	}
 	for gr := range fs.g.Groups {
 		if err := fs.compactGroup(gr); err != nil {
 			return fmt.Errorf("compact volume: group %d: %w", gr, err)

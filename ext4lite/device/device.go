@@ -13,6 +13,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+
+	"z.gfire.dev/gvx/ext4lite/errno"
 )
 
 // Device holds a volume's bytes.
@@ -173,9 +175,12 @@ func (d *File) WriteAt(p []byte, off int64) (int, error) { return d.f.WriteAt(p,
 // Size is the length in bytes.
 func (d *File) Size() int64 { return d.size.get() }
 
-// Truncate changes the length.
+// Truncate changes the length. A block device is as long as it is.
 func (d *File) Truncate(size int64) error {
 	if err := d.f.Truncate(size); err != nil {
+		if st, e := d.f.Stat(); e == nil && !st.Mode().IsRegular() {
+			return fmt.Errorf("resize %s: it is no file: %w: %w", d.f.Name(), errno.EOPNOTSUPP, err)
+		}
 		return err
 	}
 	d.size.set(size)
