@@ -5,6 +5,7 @@
 package volumes
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -96,28 +97,19 @@ func (s *Store) Flatten(r Ref, report Progress) error {
 	if err != nil {
 		return s.volumeError("flatten volume", r, err)
 	}
-	f, err := os.CreateTemp(filepath.Dir(r.Path), tempPrefix+"*")
-	if err != nil {
-		return s.volumeError("flatten volume", r, err)
-	}
-	defer os.Remove(f.Name())
-	defer f.Close()
-	if err := finishFile(f, true, func(f *os.File) error { return fill(f, src, report) }); err != nil {
-		return s.volumeError("flatten volume", r, err)
-	}
-	// Still locked: nobody has written the clone since it was read.
-	if err := replace(f, r.Path, files[0]); err != nil {
-		return s.volumeError("flatten volume", r, err)
-	}
-	return nil
-}
-
-// replace puts a file in another's place, with its rights.
-func replace(f *os.File, path string, old *os.File) error {
-	if fi, err := old.Stat(); err == nil {
-		if err := f.Chmod(fi.Mode().Perm()); err != nil {
-			return fmt.Errorf("set the mode of %s: %w", f.Name(), err)
+	temp := filepath.Join(filepath.Dir(r.Path), tempPrefix+rand.Text())
+	defer os.Remove(temp)
+	err = newFile(temp, true, func(f *os.File) error {
+		if fi, err := files[0].Stat(); err == nil {
+			if err := f.Chmod(fi.Mode().Perm()); err != nil {
+				return fmt.Errorf("set its mode: %w", err)
+			}
 		}
+		return fill(f, src, report)
+	})
+	if err == nil {
+		// Still locked: nobody has written the clone since it was read.
+		err = os.Rename(temp, r.Path)
 	}
-	return os.Rename(f.Name(), path)
+	return s.volumeError("flatten volume", r, err)
 }
