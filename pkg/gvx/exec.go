@@ -141,7 +141,7 @@ func (p *Process) Resize(rows, columns uint16) error {
 // Signal sends a signal to the command.
 func (p *Process) Signal(sig syscall.Signal) error {
 	// rungv passes on what it gets, but for what nobody can catch.
-	if sig == syscall.SIGKILL || sig == syscall.SIGSTOP {
+	if sig == syscall.SIGKILL {
 		return errorf(KindInvalid, "signal command", "%v cannot be passed on: use Kill", sig)
 	}
 	if err := p.verb.cmd.Process.Signal(sig); err != nil {

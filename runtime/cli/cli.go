@@ -123,7 +123,7 @@ No root, no daemon, no user namespace, no KVM is needed.`,
 		newSuperviseCommand(g), newPsCommand(g), newInspectCommand(g), newKillCommand(g), newStopCommand(g), newRmCommand(g),
 		newStatsCommand(g), newTopCommand(g), newPortCommand(g), newNetworkCommand(g), newDoctorCommand(g), newInfoCommand(g), newVersionCommand(),
 	)
-	root.AddCommand(newImageCommand(g), newVolumeCommand(g))
+	root.AddCommand(newFilesCommand(g), newImageCommand(g), newVolumeCommand(g))
 	root.AddCommand(newImageAliases(g)...)
 	return root
 }

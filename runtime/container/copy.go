@@ -65,6 +65,11 @@ func (r *Runner) CopyStreamOut(ctx context.Context, ref, src string, out io.Writ
 	return r.copyJob(ctx, ref, &treecopy.Job{Out: true, Path: src, Follow: follow}, nil, out)
 }
 
+// Files carries out a job on files of a container, whose answer goes to out.
+func (r *Runner) Files(ctx context.Context, ref string, do treecopy.Do, path string, follow bool, out io.Writer) error {
+	return r.copyJob(ctx, ref, &treecopy.Job{Do: do, Path: path, Follow: follow}, nil, out)
+}
+
 // CopyOut copies a file or directory of a container to dest on the host, with
 // docker's rules, and returns how many bytes of stream that took.
 func (r *Runner) CopyOut(ctx context.Context, ref, src, dest string, follow, owner bool, skipped func(name, why string)) (int64, error) {
@@ -160,7 +165,7 @@ func (r *Runner) copyJob(ctx context.Context, ref string, job *treecopy.Job, in 
 		return err
 	case res.Exit.Code == 0:
 		return nil
-	case treecopy.IsNotFound(res.Exit.Code) && job.Out:
+	case treecopy.IsNotFound(res.Exit.Code) && (job.Out || job.Do != ""):
 		return api.Errorf(api.KindNotFound, "Could not find the file %s in container %s", job.Path, rec.Name)
 	case treecopy.IsNotFound(res.Exit.Code):
 		return api.Errorf(api.KindNotFound, "Could not find the directory %s in container %s", job.Path, rec.Name)

@@ -24,6 +24,13 @@ func idOf(fi fs.FileInfo) (fileID, bool) {
 	return fileID{uint64(st.Dev), st.Ino}, true
 }
 
+func ownerOf(fi fs.FileInfo) (uid, gid uint32) {
+	if st, ok := fi.Sys().(*syscall.Stat_t); ok {
+		return st.Uid, st.Gid
+	}
+	return 0, 0
+}
+
 // openFile opens a regular file, not what somebody has put in its place.
 func openFile(name string) (*os.File, error) {
 	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)

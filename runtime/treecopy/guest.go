@@ -26,6 +26,8 @@ type Job struct {
 	Source Source `json:"source"`
 	Raw    bool   `json:"raw,omitempty"`
 	Owner  bool   `json:"owner,omitempty"`
+	// Do, if not empty, is a job on files instead of a copy.
+	Do Do `json:"do,omitempty"`
 }
 
 // Args are the container side's arguments.
@@ -58,6 +60,9 @@ func guest(args []string, in io.Reader, out io.Writer) error {
 	}
 	if err := json.Unmarshal([]byte(args[1]), &j); err != nil {
 		return fmt.Errorf("%s: %w", GuestName, err)
+	}
+	if j.Do != "" {
+		return j.do(out)
 	}
 	if j.Out {
 		real, s, err := Find(j.Path, j.Follow)
