@@ -77,37 +77,46 @@ func expect(t *testing.T, want, script string, flags ...string) {
 // names numbers the sandboxes of this process.
 var names atomic.Int64
 
-// server starts a guest in the background that prints "ready" once it serves,
-// and returns its name.
-func server(t *testing.T, script string, flags ...string) string {
+// startGuest starts a guest in the background; read gets its standard output. It
+// ends with the test.
+func startGuest(t *testing.T, h *testbed.Home, name, script string, flags []string, read func(io.Reader)) (problems *strings.Builder) {
 	t.Helper()
-	h := getHome(t)
-	name := fmt.Sprintf("network-%d", names.Add(1))
 	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
 	cmd := h.Command(ctx, append(append([]string{"run", "--rm", "--name", name}, flags...), image, "bash", "-c", script)...)
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	var problems strings.Builder
-	cmd.Stderr = &problems
+	problems = &strings.Builder{}
+	cmd.Stderr = problems
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	done := make(chan struct{})
+	go func() { defer close(done); read(stdout) }()
 	t.Cleanup(func() {
 		defer cancel()
 		_ = h.Command(ctx, "rm", "-f", name).Run()
+		<-done
 		_ = cmd.Wait()
 	})
+	return problems
+}
+
+// server starts a guest in the background that prints "ready" once it serves,
+// and returns its name.
+func server(t *testing.T, script string, flags ...string) string {
+	t.Helper()
+	name := fmt.Sprintf("network-%d", names.Add(1))
 	ready := make(chan bool, 1)
-	go func() {
+	problems := startGuest(t, getHome(t), name, script, flags, func(r io.Reader) {
 		buf := make([]byte, 4096)
-		n, _ := io.ReadAtLeast(stdout, buf, len("ready"))
+		n, _ := io.ReadAtLeast(r, buf, len("ready"))
 		ready <- strings.Contains(string(buf[:n]), "ready")
-		_, _ = io.Copy(io.Discard, stdout)
-	}()
+		_, _ = io.Copy(io.Discard, r)
+	})
 	if !<-ready {
-		_ = cmd.Wait()
+		time.Sleep(100 * time.Millisecond) // For its last words.
 		t.Fatalf("guest %q did not get ready: %s", script, problems.String())
 	}
 	return name
