@@ -164,6 +164,7 @@ func (i *Inode) write(p []byte, off int64) (int, error) {
 	done := 0
 	for done < len(p) {
 		k, err := i.writeRun(p[done:min(len(p), done+writeChunk)], off+int64(done))
+		i.fs.startOrdered()
 		done += k
 		if err != nil {
 			return done, err

@@ -57,6 +57,8 @@ type Options struct {
 	// RangeSync makes a sync wait for the data it is about, and not for what
 	// others have written to the volume. It is used where the host's file
 	// system is known to allow it (ext4 and XFS) and the volume is one file.
+	// New data it waits for all the same, as the transaction maps it: the host
+	// begins with that early.
 	RangeSync bool
 	// StripSetID makes writes take the set-ID bits away, as the kernel does
 	// for writers without privilege. Callers that decide themselves leave it.
@@ -100,6 +102,8 @@ type FS struct {
 	background sync.WaitGroup
 	ordered    []disk.Range // bytes written that the running transaction maps; dirtyMu
 	unordered  bool         // there were too many to note
+	started    int          // how many of them the host was told to begin with; the last may have grown
+	unstarted  int64        // bytes noted since then
 	sharedEA   sync.Mutex   // attribute blocks, which inodes may share
 	closed     atomic.Bool
 }

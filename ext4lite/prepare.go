@@ -7,7 +7,9 @@ package ext4lite
 
 import (
 	"fmt"
+	"slices"
 
+	"z.gfire.dev/gvx/ext4lite/device"
 	"z.gfire.dev/gvx/ext4lite/internal/disk"
 	"z.gfire.dev/gvx/ext4lite/internal/journal"
 )
@@ -139,6 +141,7 @@ func (fs *FS) order(off, n int64) {
 	}
 	fs.dirtyMu.Lock()
 	defer fs.dirtyMu.Unlock()
+	fs.unstarted += n
 	if k := len(fs.ordered); k > 0 && int64(fs.ordered[k-1].Start+fs.ordered[k-1].N) == off {
 		fs.ordered[k-1].N += uint64(n)
 	} else if k < maxOrdered {
@@ -153,6 +156,33 @@ func (fs *FS) takeOrdered() ([]disk.Range, bool) {
 	fs.dirtyMu.Lock()
 	defer fs.dirtyMu.Unlock()
 	r, all := fs.ordered, fs.unordered
-	fs.ordered, fs.unordered = nil, false
+	fs.ordered, fs.unordered, fs.started, fs.unstarted = nil, false, 0, 0
 	return r, all
+}
+
+// aheadBytes is how much a transaction orders before the host is told to begin
+// writing it: whoever syncs next, however little, waits for all of it, since
+// the commit must not map what is not on the disk.
+const aheadBytes = 8 << 20
+
+// startOrdered begins with the write-back of what was ordered. No handle is
+// open: where the disk's queue is full the host lets the caller wait.
+func (fs *FS) startOrdered() {
+	if !fs.m.SyncsRanges() {
+		return
+	}
+	fs.dirtyMu.Lock()
+	if fs.unstarted < aheadBytes || fs.started >= len(fs.ordered) {
+		fs.dirtyMu.Unlock()
+		return
+	}
+	list := slices.Clone(fs.ordered[fs.started:])
+	fs.started, fs.unstarted = len(fs.ordered)-1, 0 // the last range may grow on
+	fs.dirtyMu.Unlock()
+	r := fs.dev.(device.RangeSyncer)
+	for _, o := range list {
+		if err := r.StartWriteBack(int64(o.Start), int64(o.N)); err != nil {
+			return // the commit writes them back, and finds out what is wrong
+		}
+	}
 }

@@ -84,6 +84,10 @@ func writeBack(f *os.File, off, n int64) error {
 	})
 }
 
+func startWriteBack(f *os.File, off, n int64) error {
+	return retry(func() error { return unix.SyncFileRange(int(f.Fd()), off, n, unix.SYNC_FILE_RANGE_WRITE) })
+}
+
 func writeDurable(f *os.File, p []byte, off int64) error {
 	for len(p) > 0 {
 		n, err := unix.Pwritev2(int(f.Fd()), [][]byte{p}, off, unix.RWF_DSYNC)

@@ -21,6 +21,8 @@ func canSyncRanges(f *os.File) bool { return false }
 
 func writeBack(f *os.File, off, n int64) error { return datasync(f) }
 
+func startWriteBack(f *os.File, off, n int64) error { return nil }
+
 func writeDurable(f *os.File, p []byte, off int64) error {
 	if _, err := f.WriteAt(p, off); err != nil {
 		return err

@@ -14,6 +14,8 @@ type RangeSyncer interface {
 	// disk. It is no barrier: the disk's cache, and the host's notes on where
 	// the bytes are, may still be volatile.
 	WriteBack(off, n int64) error
+	// StartWriteBack has the host begin with that, and does not wait for it.
+	StartWriteBack(off, n int64) error
 	// WriteDurable writes, and returns when that, and all that was written
 	// back before, is on stable storage.
 	WriteDurable(p []byte, off int64) error
@@ -27,6 +29,9 @@ func (d *File) CanSyncRanges() bool { return !d.readonly && canSyncRanges(d.f) }
 
 // WriteBack writes a range's dirty pages and waits for the disk to take them.
 func (d *File) WriteBack(off, n int64) error { return writeBack(d.f, off, n) }
+
+// StartWriteBack queues a range's dirty pages for the disk.
+func (d *File) StartWriteBack(off, n int64) error { return startWriteBack(d.f, off, n) }
 
 // WriteDurable writes with RWF_DSYNC.
 func (d *File) WriteDurable(p []byte, off int64) error { return writeDurable(d.f, p, off) }
