@@ -152,8 +152,9 @@ func (m *mounter) mountUpperVolume(v *api.Volume) (*vfs.Mount, error) {
 		return nil, err
 	}
 	sentryfs.MarkUpper(mnt)
-	root := vfs.MakeVirtualDentry(mnt, mnt.Root())
-	if err := m.vfs.RmdirAt(m.ctx, m.creds, pathAt(root, "/lost+found")); err != nil && !linuxerr.Equals(linuxerr.ENOENT, err) {
+	lost := pathAt(vfs.MakeVirtualDentry(mnt, mnt.Root()), "/lost+found")
+	lost.FollowFinalSymlink = false
+	if err := m.vfs.RmdirAt(m.ctx, m.creds, lost); err != nil && !linuxerr.Equals(linuxerr.ENOENT, err) {
 		mnt.DecRef(m.ctx)
 		return nil, fmt.Errorf("clear volume %s: %w", v.Name, err)
 	}

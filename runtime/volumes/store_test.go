@@ -376,6 +376,12 @@ func TestWritableLayers(t *testing.T) {
 		closeAll(files)
 	}
 	template := filepath.Join(b.s.root, dirEmpty, "104857600.ext4")
+	b.ok(b.s.Tree(b.ref(template), "/", 0, false, func(e *TreeEntry) error {
+		if e.Depth > 0 {
+			t.Errorf("an empty layer has %s", e.Name)
+		}
+		return nil
+	}))
 	b.ok(os.Chmod(template, 0o600))
 	b.ok(os.WriteFile(template, []byte("damage"), 0o600))
 	files, err := b.s.OpenUpper(100 << 20)
