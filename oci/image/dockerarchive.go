@@ -30,7 +30,7 @@ type dockerImage struct {
 }
 
 // hexName is a configuration's file name when it is its digest.
-var hexName = regexp.MustCompile(`^([0-9a-f]{64})(\.json)?$`)
+var hexName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^([0-9a-f]{64})(\.json)?$`) })
 
 // dockerBlobs serves the made-up manifest's parts from the archive.
 type dockerBlobs struct {
@@ -79,7 +79,7 @@ func (s Source) fromDockerArchive(ctx context.Context, t *tarFiles, o Options) (
 	if err != nil {
 		return nil, api.Errorf(api.KindImage, "image %s: configuration: %w", s, err)
 	}
-	if m := hexName.FindStringSubmatch(path.Base(di.Config)); m != nil {
+	if m := hexName().FindStringSubmatch(path.Base(di.Config)); m != nil {
 		if got := digest.FromBytes(config); got.Encoded() != m[1] {
 			return nil, errDigest("image "+s.String()+": configuration", got, digest.NewDigestFromEncoded(digest.SHA256, m[1]))
 		}

@@ -14,6 +14,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/opencontainers/go-digest"
 	ispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -23,7 +24,7 @@ import (
 )
 
 // legacyID is an image ID before docker 1.10: not a content digest.
-var legacyID = regexp.MustCompile(`^[0-9a-f]{64}$`)
+var legacyID = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[0-9a-f]{64}$`) })
 
 // legacyJSON is ID/json, of which a configuration is made.
 type legacyJSON struct {
@@ -78,7 +79,7 @@ func (s Source) fromRepositories(ctx context.Context, t *tarFiles, o Options) (*
 func (s Source) legacyChain(t *tarFiles, id string, di *dockerImage) (*legacyJSON, error) {
 	var top *legacyJSON
 	for id != "" {
-		if !legacyID.MatchString(id) {
+		if !legacyID().MatchString(id) {
 			return nil, api.Errorf(api.KindImage, "image %s: %q is not an image ID", s, id)
 		}
 		if len(di.Layers) == MaxLayers {

@@ -14,7 +14,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/distribution/reference"
 	ispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"z.gfire.dev/gvx/runtime/api"
@@ -226,14 +225,14 @@ func named(names []string, want string) bool {
 		if n == want {
 			return true
 		}
-		have, err := reference.ParseNormalizedNamed(n)
+		have, err := parseName(n)
 		if err != nil {
 			continue
 		}
-		if w, err := reference.ParseNormalizedNamed(want); err == nil && reference.TagNameOnly(w).String() == reference.TagNameOnly(have).String() {
+		if w, err := parseName(want); err == nil && w.withTag() == have.withTag() {
 			return true
 		}
-		if t, ok := have.(reference.Tagged); ok && t.Tag() == want {
+		if have.tag != "" && have.tag == want {
 			return true
 		}
 	}
@@ -247,8 +246,8 @@ func canonicalName(names []string) string {
 		if !strings.ContainsAny(n, ":/") {
 			continue
 		}
-		if ref, err := reference.ParseNormalizedNamed(n); err == nil {
-			return reference.TagNameOnly(ref).String()
+		if ref, err := parseName(n); err == nil {
+			return ref.withTag().String()
 		}
 	}
 	return ""

@@ -17,7 +17,6 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"github.com/distribution/reference"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 	"github.com/opencontainers/go-digest"
 	ispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -48,7 +47,7 @@ type registry struct {
 
 // resolveRegistry asks the mirrors, then the registry.
 func (s Source) resolveRegistry(ctx context.Context, o Options) (*Image, error) {
-	host, path := reference.Domain(s.named), reference.Path(s.named)
+	host, path := s.named.domain, s.named.path
 	eps, err := o.Registries.endpoints(host)
 	if err != nil {
 		return nil, err

@@ -17,7 +17,6 @@ import (
 	"path"
 	"path/filepath"
 
-	"github.com/distribution/reference"
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/specs-go"
 	ispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -134,13 +133,11 @@ func (s *saver) image(ctx context.Context, img *Image) error {
 		s.byID[img.Digest] = entry
 		s.docker = append(s.docker, entry)
 	}
-	if ref, err := reference.ParseNormalizedNamed(img.Name); err == nil {
-		if tagged, ok := ref.(reference.NamedTagged); ok {
-			entry.RepoTags = append(entry.RepoTags, reference.FamiliarName(ref)+":"+tagged.Tag())
-			desc.Annotations = map[string]string{
-				annotationName:          reference.TrimNamed(ref).Name() + ":" + tagged.Tag(),
-				ispec.AnnotationRefName: tagged.Tag(),
-			}
+	if ref, err := parseName(img.Name); err == nil && ref.tag != "" {
+		entry.RepoTags = append(entry.RepoTags, ref.familiar()+":"+ref.tag)
+		desc.Annotations = map[string]string{
+			annotationName:          ref.repository() + ":" + ref.tag,
+			ispec.AnnotationRefName: ref.tag,
 		}
 	}
 	s.index.Manifests = append(s.index.Manifests, desc)

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/distribution/reference"
 	"github.com/opencontainers/go-digest"
 
 	"z.gfire.dev/gvx/runtime/api"
@@ -49,7 +48,7 @@ var layoutTag = sync.OnceValue(func() *regexp.Regexp {
 type Source struct {
 	transport Transport
 	// named is the registry reference, with a tag or a digest or both.
-	named reference.Named
+	named repoName
 	// path, and tag or digest in it, are for the other transports.
 	path   string
 	tag    string
@@ -94,16 +93,16 @@ func Parse(ref string) (Source, error) {
 
 // parseNamed reads a registry reference.
 func parseNamed(ref, s string) (Source, error) {
-	named, err := reference.ParseNormalizedNamed(s)
+	named, err := parseName(s)
 	if err != nil {
 		if lower := strings.ToLower(s); lower != s {
-			if _, lerr := reference.ParseNormalizedNamed(lower); lerr == nil {
+			if _, lerr := parseName(lower); lerr == nil {
 				return Source{}, api.Errorf(api.KindInvalid, "image reference %q: repository names are lower case: did you mean %q?", ref, lower)
 			}
 		}
 		return Source{}, api.Errorf(api.KindInvalid, "image reference %q: %w: %s", ref, err, adviceRef)
 	}
-	return Source{transport: Registry, named: reference.TagNameOnly(named)}, nil
+	return Source{transport: Registry, named: named.withTag()}, nil
 }
 
 // parsePath reads a path that nothing follows.
@@ -179,7 +178,7 @@ func (s Source) String() string {
 // the transport and path of a local source.
 func (s Source) Name() string {
 	if s.transport == Registry {
-		return s.named.Name()
+		return s.named.repository()
 	}
 	return string(s.transport) + ":" + s.path
 }
@@ -187,7 +186,7 @@ func (s Source) Name() string {
 // Familiar is docker's short form (debian:12).
 func (s Source) Familiar() string {
 	if s.transport == Registry {
-		return reference.FamiliarString(s.named)
+		return s.named.familiar() + s.named.suffix()
 	}
 	return s.String()
 }
@@ -195,23 +194,23 @@ func (s Source) Familiar() string {
 // FamiliarName is docker's short form of Name (debian).
 func (s Source) FamiliarName() string {
 	if s.transport == Registry {
-		return reference.FamiliarName(s.named)
+		return s.named.familiar()
 	}
 	return s.Name()
 }
 
 // Tag is the tag or layout selector, or empty.
 func (s Source) Tag() string {
-	if tagged, ok := s.named.(reference.Tagged); ok {
-		return tagged.Tag()
+	if s.transport == Registry {
+		return s.named.tag
 	}
 	return s.tag
 }
 
 // Digest is the digest the source pins, or empty.
 func (s Source) Digest() digest.Digest {
-	if d, ok := s.named.(reference.Digested); ok {
-		return d.Digest()
+	if s.transport == Registry {
+		return s.named.digest
 	}
 	return s.digest
 }
