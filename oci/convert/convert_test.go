@@ -70,7 +70,7 @@ func TestDefaultsAndOverrides(t *testing.T) {
 	img := ispec.ImageConfig{Cmd: []string{"sh"}, User: "app", WorkingDir: "/srv", StopSignal: "SIGQUIT"}
 	s := convertOK(t, img, Options{})
 	p := s.Container.Process
-	if s.Hostname != "0123456789ab" || p.User != "app" || p.Cwd != "/srv" || s.Cores != 4 ||
+	if s.Hostname != "0123456789ab" || p.User != "app" || p.Cwd != "/srv" ||
 		s.Container.ShmSizeBytes != DefaultShmSizeBytes || len(s.Container.Rootfs.Layers) != 2 {
 		t.Errorf("defaults: %+v", s)
 	}

@@ -118,7 +118,7 @@ type Input struct {
 	// by Layers.
 	Image  ispec.ImageConfig
 	Layers []string
-	// Cores is the host's processor count.
+	// Cores is the host's processor count, which bounds --cpus.
 	Cores int
 	Options
 }
@@ -149,8 +149,6 @@ func Sandbox(in Input) (*api.Sandbox, error) {
 	s := &api.Sandbox{
 		Version:    api.SpecVersion,
 		ID:         in.ID,
-		Platform:   "systrap",
-		Cores:      max(1, min(in.Cores, api.MaxCores)),
 		Hostname:   hostname,
 		Domainname: o.Domainname,
 		Network:    api.Network{Mode: api.NetworkNone, BrokerFD: api.NoFD, NoPacketWrite: o.NoPacketWrite},
@@ -159,7 +157,6 @@ func Sandbox(in Input) (*api.Sandbox, error) {
 		ControlFD:  api.NoFD,
 		ListenFD:   api.NoFD,
 		StreamsFD:  api.NoFD,
-		LogFD:      api.NoFD,
 		Container: api.Container{
 			ID: in.ID,
 			Process: api.Process{

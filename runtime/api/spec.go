@@ -7,9 +7,9 @@
 // and imports nothing but the standard library, so that every other package,
 // on every operating system, may import it.
 //
-// A sandbox spec travels as JSON over a descriptor that the launcher donates.
-// Both ends are the same binary, yet the sandbox checks it as if it were
-// hostile: see [Sandbox.Validate].
+// A sandbox spec travels as JSON, as package handover says. Both ends are the
+// same binary, yet the sandbox checks it as if it were hostile: see
+// [Sandbox.Validate].
 package api
 
 import "time"
@@ -28,17 +28,13 @@ const InitName = "gvx-init"
 // NoFD is the FD of something that was not donated.
 const NoFD FD = -1
 
-// Sandbox is all that a sandbox process is told: what the one Sentry looks
-// like and which container it starts with.
+// Sandbox is what a sandbox process is told beyond its [HeadStart]: what the one
+// Sentry looks like and which container it starts with.
 type Sandbox struct {
 	// Version is SpecVersion.
 	Version int `json:"version"`
 	// ID is the sandbox's identifier, 64 hexadecimal digits for `rungv run`.
 	ID string `json:"id"`
-	// Platform names the Sentry's platform: "systrap".
-	Platform string `json:"platform"`
-	// Cores is how many processors guests see, 1 to MaxCores.
-	Cores int `json:"cores"`
 	// Hostname and Domainname are the initial UTS names.
 	Hostname   string `json:"hostname"`
 	Domainname string `json:"domainname,omitempty"`
@@ -57,17 +53,8 @@ type Sandbox struct {
 	// StreamsFD is a bound datagram socket on which clients hand over the
 	// streams of additional processes, or NoFD.
 	StreamsFD FD `json:"streamsFD"`
-	// LogFD takes the Sentry's log, or NoFD.
-	LogFD FD `json:"logFD"`
-	// LogLevel is "warning", "info" or "debug".
-	LogLevel string `json:"logLevel,omitempty"`
-	// Lockdown says which outer layers the launcher has put around the process.
-	Lockdown Lockdown `json:"lockdown"`
 	// Container is the first container.
 	Container Container `json:"container"`
-	// StartedAt is the launcher's clock, CLOCK_MONOTONIC nanoseconds, when it
-	// began: boot times are counted from it. Zero if unknown.
-	StartedAt int64 `json:"startedAt,omitempty"`
 }
 
 // NetworkMode selects what the root network namespace of the guest holds.

@@ -39,8 +39,6 @@ func (s *Sandbox) Validate() error {
 		return Errorf(KindInvalid, "sandbox spec: version %d, want %d: launcher and sandbox are different builds", s.Version, SpecVersion)
 	case s.ID == "":
 		return Errorf(KindInvalid, "sandbox spec: no id")
-	case s.Cores < 1 || s.Cores > MaxCores:
-		return Errorf(KindLimit, "sandbox spec: %d cores, want 1 to %d", s.Cores, MaxCores)
 	case len(s.Hostname) > MaxNameBytes || len(s.Domainname) > MaxNameBytes:
 		return Errorf(KindLimit, "sandbox spec: host or domain name longer than %d bytes", MaxNameBytes)
 	case s.Network.Mode != NetworkNone && s.Network.Mode != NetworkNAT:

@@ -3,28 +3,30 @@
 // Package boot is the sandbox process: one gVisor Sentry that is assembled
 // here from gVisor's packages, locks itself down, and then runs guest code.
 //
-// The launcher executes this binary with a spec on descriptor 3 and every file
-// the sandbox will ever need on descriptors named in that spec. From then on:
+// The launcher executes this binary with one end of a handover on descriptor 3:
+// see package handover. From then on:
 //
-//  1. read and validate the spec; start the control server on the donated
-//     socket, so that any later failure reaches the launcher;
-//  2. shed the outer world: empty root (when in a new mount namespace), no
-//     capabilities, resource limits, and every descriptor that was not donated;
-//  3. make the platform (systrap attaches its first stub here), the memory
-//     file, the clocks and the network stack, side by side where they allow it;
-//  4. make the kernel, mount the root file system, resolve user and command;
-//  5. install the seccomp allow-list on all threads;
-//  6. create the guest's first process and start the kernel.
+//  1. with the head start, and before anything of the guest is known: shed the
+//     outer world, that is take an empty root (when in a new mount namespace),
+//     give up capabilities, set resource limits and close what was not donated;
+//     make the platform (systrap attaches its first stub here), the memory file
+//     and the clocks;
+//  2. receive the spec and every file the sandbox will ever need; start the
+//     control server on the donated socket, so that any failure, an earlier one
+//     too, reaches the launcher;
+//  3. make the network stack and the kernel, mount the root file system, resolve
+//     user and command;
+//  4. install the seccomp allow-list on all threads;
+//  5. create the guest's first process and start the kernel.
 //
-// No guest instruction runs before step 5. The package opens nothing on the
-// host (but /proc/self/maps-like files that gVisor reads before step 5), dials
+// No guest instruction runs before step 4. The package opens nothing on the
+// host (but /proc/self/maps-like files that gVisor reads before step 4), dials
 // nobody and never imports host-side packages: a structure test enforces it.
 //
 // Lock order: sandbox.mu is a leaf; no gVisor lock is taken under it.
 package boot
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -35,7 +37,7 @@ import (
 	"gvisor.dev/gvisor/pkg/gomaxprocs"
 	"gvisor.dev/gvisor/pkg/log"
 
-	"z.gfire.dev/gvx/runtime/api"
+	"z.gfire.dev/gvx/runtime/control/handover"
 	"z.gfire.dev/gvx/runtime/lockdown"
 )
 
@@ -43,8 +45,8 @@ const (
 	// ProcessName is argv[0] of the sandbox process.
 	ProcessName = "gvx-sandbox"
 
-	// SpecFD is the descriptor on which the spec arrives.
-	SpecFD = 3
+	// HandoverFD is the descriptor over which everything arrives.
+	HandoverFD = 3
 
 	// exitBootFailed is the process' exit code when it could not boot. The
 	// launcher learns the cause from the control channel.
@@ -63,26 +65,30 @@ func Main() {
 
 	var tl timeline
 	tl.reached("process started")
-	s, err := readSpec(SpecFD)
+	from := handover.NewReceiver(HandoverFD)
+	head, err := from.HeadStart()
 	if err != nil {
-		// Without a spec there is no control channel: the launcher reads this.
-		fmt.Fprintf(os.Stderr, "%s: %v\n", ProcessName, err)
-		os.Exit(exitBootFailed)
+		dieUnheard(err)
 	}
-	tl.start(s.StartedAt)
+	tl.start(head.StartedAt)
 	// An explicit GOMAXPROCS keeps the Go runtime's monitor from asking for
 	// the affinity mask every second, which the allow-list does not contain.
-	gomaxprocs.SetBase(s.Cores)
-	setupLog(s)
+	gomaxprocs.SetBase(head.Cores)
+	setupLog(head.LogLevel)
 
-	sb := newSandbox(s, &tl)
-	sb.pids.Store(uint64(s.Resources.Pids))
-	if err := sb.serveControl(); err != nil {
-		fmt.Fprintf(os.Stderr, "%s: serve control channel: %v\n", ProcessName, err)
-		os.Exit(exitBootFailed)
+	sb := newSandbox(head, &tl)
+	aheadErr := sb.getAhead()
+	if err := sb.receiveSpec(from); err != nil {
+		dieUnheard(err)
 	}
-	if err := sb.boot(); err != nil {
-		log.Warningf("sandbox %s: %v", s.ID, err)
+	if err := sb.serveControl(); err != nil {
+		dieUnheard(fmt.Errorf("serve control channel: %w", err))
+	}
+	if aheadErr == nil {
+		aheadErr = sb.boot()
+	}
+	if err := aheadErr; err != nil {
+		log.Warningf("sandbox %s: %v", sb.spec.ID, err)
 		sb.failed(err)
 		time.Sleep(reportGrace)
 		os.Exit(exitBootFailed)
@@ -90,35 +96,46 @@ func Main() {
 	sb.run()
 }
 
-// readSpec reads, bounds and validates the document on fd, and closes fd.
-func readSpec(fd int) (*api.Sandbox, error) {
-	f := os.NewFile(uintptr(fd), "spec")
-	if f == nil {
-		return nil, fmt.Errorf("read spec: descriptor %d is not open: start sandboxes with rungv", fd)
+// dieUnheard ends a process that has no control channel yet: what it says goes
+// to the log.
+func dieUnheard(err error) {
+	fmt.Fprintf(os.Stderr, "%s: %v\n", ProcessName, err)
+	os.Exit(exitBootFailed)
+}
+
+// receiveSpec waits for the spec. It does not return when the launcher has none
+// to give any more: then there is nothing to do, and nobody to tell.
+func (sb *sandbox) receiveSpec(from *handover.Receiver) error {
+	sb.timeline.reached("ready for the spec")
+	spec, err := from.Spec()
+	if err == io.EOF {
+		os.Exit(0)
 	}
-	defer f.Close()
-	doc, err := io.ReadAll(io.LimitReader(f, api.MaxSpecBytes+1))
 	if err != nil {
-		return nil, fmt.Errorf("read spec: %w", err)
+		return err
 	}
-	if len(doc) > api.MaxSpecBytes {
-		return nil, api.Errorf(api.KindLimit, "read spec: longer than %d bytes", api.MaxSpecBytes)
+	sb.spec = spec
+	sb.pids.Store(uint64(spec.Resources.Pids))
+	sb.timeline.reached("spec received")
+	return from.Close()
+}
+
+// getAhead does everything that does not depend on the spec.
+func (sb *sandbox) getAhead() error {
+	if err := sb.shedHost(); err != nil {
+		return err
 	}
-	s := new(api.Sandbox)
-	if err := json.Unmarshal(doc, s); err != nil {
-		return nil, fmt.Errorf("read spec: %w", err)
+	if !sb.head.SpecFirst {
+		sb.startPlatform()
 	}
-	if err := s.Validate(); err != nil {
-		return nil, err
-	}
-	return s, nil
+	return sb.prepareKernel()
 }
 
 // boot brings the sandbox up to the point where the guest's first process
 // exists, locked down but not yet running.
 func (sb *sandbox) boot() error {
-	if err := sb.shedHost(); err != nil {
-		return err
+	if sb.head.SpecFirst {
+		sb.startPlatform()
 	}
 	if err := sb.receiveStreams(); err != nil {
 		return err
@@ -156,42 +173,6 @@ func (sb *sandbox) run() {
 	select {}
 }
 
-// donatedFDs lists every descriptor that the spec names, for the keep list.
-func donatedFDs(s *api.Sandbox) []int {
-	fds := []int{0, 1, 2}
-	add := func(fd api.FD) {
-		if fd >= 0 {
-			fds = append(fds, int(fd))
-		}
-	}
-	add(s.ControlFD)
-	add(s.ListenFD)
-	add(s.StreamsFD)
-	add(s.LogFD)
-	add(s.Network.BrokerFD)
-	c := &s.Container
-	for _, l := range c.Rootfs.Layers {
-		add(l.FD)
-	}
-	add(c.Rootfs.UpperFD)
-	addVolume := func(v *api.Volume) {
-		if v != nil {
-			for _, fd := range v.FDs {
-				add(fd)
-			}
-		}
-	}
-	addVolume(c.Rootfs.Upper)
-	for i := range c.Mounts {
-		addVolume(c.Mounts[i].Volume)
-	}
-	add(c.InitFD)
-	add(c.Process.StdinFD)
-	add(c.Process.StdoutFD)
-	add(c.Process.StderrFD)
-	return fds
-}
-
 // shedHost drops what the process inherited and will not need.
 func (sb *sandbox) shedHost() error {
 	// A launcher never comes this far inside another gVisor: package container
@@ -202,8 +183,8 @@ func (sb *sandbox) shedHost() error {
 	cpuid.Initialize()
 	unix.Umask(0)
 	if err := lockdown.Shed(lockdown.ShedOptions{
-		Keep:      donatedFDs(sb.spec),
-		EmptyRoot: sb.spec.Lockdown.EmptyRoot,
+		Keep:      []int{HandoverFD},
+		EmptyRoot: sb.head.Lockdown.EmptyRoot,
 	}); err != nil {
 		return fmt.Errorf("shed host state: %w", err)
 	}

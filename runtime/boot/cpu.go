@@ -42,7 +42,7 @@ func (sb *sandbox) enforceCPU() { sb.limitCPU(sb.spec.Resources.CPUMillis) }
 // limitCPU sets the limit, and starts the enforcer with the first one that
 // means anything.
 func (sb *sandbox) limitCPU(millis int64) {
-	if millis >= 1000*int64(sb.spec.Cores) {
+	if millis >= 1000*int64(sb.head.Cores) {
 		millis = 0
 	}
 	sb.cpu.millis.Store(millis)

@@ -57,33 +57,41 @@ import (
 // /proc/PID/maps and smaps.
 const guestMemoryName = "gvx-guest-memory"
 
-// newKernel makes the platform, the memory, the clocks, the network and the
-// kernel itself, and registers what guests may mount and open.
-func (sb *sandbox) newKernel() error {
+// kernelParts are what a kernel is made of that no spec has a say in.
+type kernelParts struct {
+	// platform delivers the platform; nil before startPlatform.
+	platform   chan madePlatform
+	memory     *pgalloc.MemoryFile
+	vdso       *loader.VDSO
+	params     *kernel.VDSOParamPage
+	timekeeper *kernel.Timekeeper
+}
+
+type madePlatform struct {
+	p   platform.Platform
+	err error
+}
+
+// startPlatform begins to make the platform, which takes longer than anything
+// else, most of it waiting for the first stub process.
+func (sb *sandbox) startPlatform() {
 	ring0.InitDefault()
+	made := make(chan madePlatform, 1)
+	sb.parts.platform = made
+	go func() {
+		p, err := newPlatform(sb.head)
+		made <- madePlatform{p, err}
+	}()
+}
+
+// prepareKernel makes the guest's memory and its clocks.
+func (sb *sandbox) prepareKernel() error {
 	if err := rand.Init(); err != nil {
 		return fmt.Errorf("initialise random numbers: %w", err)
 	}
 	if err := usage.Init(); err != nil {
 		return fmt.Errorf("initialise memory accounting: %w", err)
 	}
-	sb.timeline.reached("host features read")
-
-	// The platform takes a fifth of the boot time, most of it waiting for the
-	// first stub process: build the rest meanwhile.
-	type madePlatform struct {
-		p   platform.Platform
-		err error
-	}
-	made := make(chan madePlatform, 1)
-	go func() {
-		p, err := newPlatform(sb.spec)
-		made <- madePlatform{p, err}
-	}()
-
-	// Platform stays unset until it is joined: nothing before Init uses it.
-	k := &kernel.Kernel{AllowSUID: true}
-	sb.k = k
 	memfd, err := memutil.CreateMemFD(guestMemoryName, 0)
 	if err != nil {
 		return fmt.Errorf("create guest memory: %w", err)
@@ -93,27 +101,38 @@ func (sb *sandbox) newKernel() error {
 	if err != nil {
 		return fmt.Errorf("create guest memory: %w", err)
 	}
-	k.SetMemoryFile(mf)
-	if err := setTotalMemory(sb.spec.Resources.MemoryBytes); err != nil {
-		return err
-	}
-
 	vdso, err := loader.PrepareVDSO(mf)
 	if err != nil {
 		return fmt.Errorf("prepare vdso: %w", err)
 	}
-	timekeeper := kernel.NewTimekeeper()
-	params := kernel.NewVDSOParamPage(mf, vdso.ParamPage.FileRange())
-	timekeeper.SetClocks(sentrytime.NewCalibratedClocks(false), params)
+	sb.parts.memory, sb.parts.vdso = mf, vdso
+	sb.parts.timekeeper = kernel.NewTimekeeper()
+	sb.parts.params = kernel.NewVDSOParamPage(mf, vdso.ParamPage.FileRange())
+	sb.parts.timekeeper.SetClocks(sentrytime.NewCalibratedClocks(false), sb.parts.params)
+	sb.timeline.reached("memory and clocks made")
+	return nil
+}
 
+// newKernel makes the network and the kernel itself, and registers what guests
+// may mount and open.
+func (sb *sandbox) newKernel() error {
+	parts := sb.parts
+	sb.parts = kernelParts{}
+	// Platform stays unset until it is joined: nothing before Init uses it.
+	k := &kernel.Kernel{AllowSUID: true}
+	sb.k = k
+	k.SetMemoryFile(parts.memory)
+	if err := setTotalMemory(sb.spec.Resources.MemoryBytes); err != nil {
+		return err
+	}
 	userns := auth.NewRootUserNamespace()
-	netns, err := sb.newRootNetworkNamespace(timekeeper, userns, k)
+	netns, err := sb.newRootNetworkNamespace(parts.timekeeper, userns, k)
 	if err != nil {
 		return err
 	}
-	sb.timeline.reached("memory, clocks and network made")
+	sb.timeline.reached("network made")
 
-	m := <-made
+	m := <-parts.platform
 	if m.err != nil {
 		return m.err
 	}
@@ -122,12 +141,12 @@ func (sb *sandbox) newKernel() error {
 
 	if err := k.Init(kernel.InitKernelArgs{
 		FeatureSet:           cpuid.HostFeatureSet().Fixed(),
-		Timekeeper:           timekeeper,
+		Timekeeper:           parts.timekeeper,
 		RootUserNamespace:    userns,
 		RootNetworkNamespace: netns,
-		ApplicationCores:     uint(sb.spec.Cores),
-		Vdso:                 vdso,
-		VdsoParams:           params,
+		ApplicationCores:     uint(sb.head.Cores),
+		Vdso:                 parts.vdso,
+		VdsoParams:           parts.params,
 		RootUTSNamespace:     kernel.NewUTSNamespace(sb.spec.Hostname, sb.spec.Domainname, userns),
 		RootIPCNamespace:     kernel.NewIPCNamespace(userns),
 		RootPIDNamespace:     kernel.NewRootPIDNamespace(userns),
@@ -162,23 +181,23 @@ func (sb *sandbox) newKernel() error {
 // newPlatform makes the Sentry's platform. Where a parent holds a
 // seccomp-notify listener systrap cannot have one of its own, and must be made
 // to use its futex loop before it tries.
-func newPlatform(s *api.Sandbox) (platform.Platform, error) {
-	if s.Platform != "systrap" {
-		return nil, api.Errorf(api.KindUnsupported, "platform %q: this build has only systrap", s.Platform)
+func newPlatform(h *api.HeadStart) (platform.Platform, error) {
+	if h.Platform != "systrap" {
+		return nil, api.Errorf(api.KindUnsupported, "platform %q: this build has only systrap", h.Platform)
 	}
 	if err := lockdown.AvoidNotify(); err != nil {
 		return nil, fmt.Errorf("probe seccomp notify: %w", err)
 	}
-	constructor, err := platform.Lookup(s.Platform)
+	constructor, err := platform.Lookup(h.Platform)
 	if err != nil {
-		return nil, api.Errorf(api.KindUnsupported, "platform %q: %w", s.Platform, err)
+		return nil, api.Errorf(api.KindUnsupported, "platform %q: %w", h.Platform, err)
 	}
 	p, err := constructor.New(platform.Options{
-		ApplicationCores: s.Cores,
+		ApplicationCores: h.Cores,
 		StartupTimer:     timing.New("platform", time.Now()),
 	})
 	if err != nil {
-		return nil, fmt.Errorf("create platform %s: %w: the host must allow ptrace of a process' own children (see rungv doctor)", s.Platform, err)
+		return nil, fmt.Errorf("create platform %s: %w: the host must allow ptrace of a process' own children (see rungv doctor)", h.Platform, err)
 	}
 	return p, nil
 }

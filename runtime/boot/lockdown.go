@@ -45,7 +45,7 @@ func (sb *sandbox) lockdown(filter <-chan filterResult) error {
 		return fmt.Errorf("lock down the sandbox process: %w", err)
 	}
 	attackHost()
-	sb.layers = append(layers, outerLayers(&sb.spec.Lockdown)...)
+	sb.layers = append(layers, outerLayers(&sb.head.Lockdown)...)
 	sb.timeline.reached("locked down")
 	return nil
 }

@@ -67,7 +67,7 @@ func crowdedChild(t *testing.T) {
 	if err := lockdown.Shed(lockdown.ShedOptions{Keep: []int{0, 1, 2}, EmptyRoot: true}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := newPlatform(&api.Sandbox{Platform: "systrap", Cores: 2}); err != nil {
+	if _, err := newPlatform(&api.HeadStart{Platform: "systrap", Cores: 2}); err != nil {
 		t.Fatal(err)
 	}
 }

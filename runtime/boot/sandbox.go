@@ -20,8 +20,12 @@ import (
 
 // sandbox is the one sandbox of this process.
 type sandbox struct {
-	spec     *api.Sandbox
+	head     *api.HeadStart
 	timeline *timeline
+	// spec is nil until it has been received.
+	spec *api.Sandbox
+	// parts are what the kernel is made of, until it is.
+	parts kernelParts
 
 	// These are set by boot, before the guest runs, and then only read.
 	k           *kernel.Kernel
@@ -53,9 +57,9 @@ type sandbox struct {
 	exit  api.ExitStatus
 }
 
-func newSandbox(s *api.Sandbox, tl *timeline) *sandbox {
+func newSandbox(h *api.HeadStart, tl *timeline) *sandbox {
 	return &sandbox{
-		spec:      s,
+		head:      h,
 		timeline:  tl,
 		startedCh: make(chan struct{}),
 		exitedCh:  make(chan struct{}),

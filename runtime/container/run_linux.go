@@ -66,6 +66,7 @@ type run struct {
 	pin     *images.Pin
 	streams *launch.Streams
 	log     *launch.Log
+	embryo  *launch.Embryo
 	process *launch.Process
 	// group is nil where the host gave none.
 	group *hostcgroup.Group
@@ -91,7 +92,11 @@ func (r *Runner) Run(ctx context.Context, o RunOptions) (api.ExitStatus, error) 
 	u.signals = catchSignals(o.TTY, cancel)
 	defer u.signals.stop()
 
-	var err error
+	err := u.fork()
+	if err != nil {
+		return api.ExitStatus{}, err
+	}
+	defer u.discard()
 	if u.handle, err = u.enter(); err != nil {
 		return api.ExitStatus{}, err
 	}
@@ -157,10 +162,6 @@ func (u *run) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	spec.StartedAt, spec.LogLevel = u.began, u.LogLevel
-	if spec.LogLevel == "" {
-		spec.LogLevel = "warning"
-	}
 	if err := u.awaitStart(ctx); err != nil {
 		return err
 	}
@@ -197,10 +198,6 @@ func (u *run) start(spec *api.Sandbox) error {
 		}
 		defer cfg.Init.Close()
 	}
-	if u.log, err = launch.NewLog(u.Log); err != nil {
-		return fmt.Errorf("make the sandbox's log: %w", err)
-	}
-	defer u.log.Donated()
 	u.streams, err = launch.NewStreams(launch.StreamOptions{
 		In: u.o.Stdin, Interactive: u.o.Interactive, Out: u.o.Stdout, Err: u.o.Stderr,
 		TTY: u.o.TTY, DetachKeys: u.o.DetachKeys, Signal: u.signalForeground,
@@ -215,24 +212,12 @@ func (u *run) start(spec *api.Sandbox) error {
 		cfg.Broker = u.broker.File()
 		defer u.broker.Donated()
 	}
-	cfg.Log, cfg.Stdin, cfg.Stdout, cfg.Stderr = u.log.File(), u.streams.Stdin(), u.streams.Stdout(), u.streams.Stderr()
-
-	// The sandbox's own uid when root starts it: a number that nothing else
-	// has, so that a process that got out could touch nothing, nor a neighbour.
-	id, err := strconv.ParseUint(spec.ID[:uidDigits], 16, 32)
-	if err != nil {
-		return fmt.Errorf("sandbox id %q: %w", spec.ID, err)
-	}
-	u.joinHostCgroup(spec)
-	outer := lockdown.PlanOuter(lockdown.DefaultUIDBase + uint32(id)%lockdown.UIDCount)
-	if u.process, err = startInside(cfg, outer); err != nil && lockdown.Refused(err) {
-		u.process, err = startInside(cfg, outer.Without())
-	}
-	if err != nil {
+	cfg.Stdin, cfg.Stdout, cfg.Stderr = u.streams.Stdin(), u.streams.Stdout(), u.streams.Stderr()
+	if err := u.joinHostCgroup(spec.ID); err != nil {
 		return err
 	}
-	// Before the process has forked: its stubs shall be in there as well.
-	if err := u.group.Add(u.process.PID); err != nil {
+	defer u.log.Donated()
+	if u.process, err = u.embryo.Start(cfg); err != nil {
 		return err
 	}
 	if u.broker != nil {
@@ -243,29 +228,6 @@ func (u *run) start(spec *api.Sandbox) error {
 		u.o.hub.bind(u.resizeGuest)
 	}
 	return nil
-}
-
-// joinHostCgroup makes the host cgroup that backs the sandbox's own limits,
-// where there is one to be had.
-func (u *run) joinHostCgroup(spec *api.Sandbox) {
-	var err error
-	u.group, err = hostcgroup.Create(spec.ID, hostcgroup.Limits{
-		MemoryBytes: spec.Resources.MemoryBytes,
-		CPUMillis:   spec.Resources.CPUMillis,
-	})
-	if err != nil && u.Debug != nil {
-		u.Debug("%v: the sandbox holds its limits by itself", err)
-	}
-}
-
-// uidDigits of the id choose among lockdown.UIDCount (2^24) uids.
-const uidDigits = 6
-
-// startInside starts the process inside the given outer layers.
-func startInside(cfg *launch.Config, outer *lockdown.Outer) (*launch.Process, error) {
-	cfg.Spec.Lockdown = api.Lockdown{Namespaces: outer.Namespaces, Landlock: outer.Landlock, EmptyRoot: outer.EmptyRoot}
-	cfg.SysProcAttr = outer.Apply
-	return launch.Start(cfg)
 }
 
 // release gives back what is open, whatever happened.
@@ -334,7 +296,7 @@ func (u *run) supervise(ctx context.Context) (api.ExitStatus, error) {
 	if u.o.Started != nil {
 		u.o.Started()
 	}
-	u.signals.running.Store(true)
+	u.signals.proxy()
 	detached := u.streams.Detached()
 	for {
 		select {

@@ -8,7 +8,6 @@ import (
 	"context"
 	"os"
 	"os/signal"
-	"slices"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -46,23 +45,41 @@ type signals struct {
 	// ended is the first signal that ends the process by default and came
 	// before the guest ran.
 	ended atomic.Int32
+	// all is closed once every signal is caught.
+	all chan struct{}
 }
+
+// stopDelay is how long signals are caught beyond a run. A process whose run is
+// over has mostly ended by then, and what follows would only have kept it.
+const stopDelay = 100 * time.Millisecond
 
 // catchSignals starts to catch. Until the guest runs, a signal that would end
 // the process calls cancel.
 func catchSignals(tty bool, cancel context.CancelFunc) *signals {
-	s := &signals{c: make(chan os.Signal, queuedSignals), raw: make(chan os.Signal, queuedSignals)}
-	list := slices.Clone(proxied)
-	if signal.Ignored(syscall.SIGHUP) {
-		list = slices.DeleteFunc(list, func(s os.Signal) bool { return s == syscall.SIGHUP }) // nohup
+	s := &signals{c: make(chan os.Signal, queuedSignals), raw: make(chan os.Signal, queuedSignals), all: make(chan struct{})}
+	var first, rest []os.Signal
+	for _, sig := range proxied {
+		switch {
+		case sig == syscall.SIGHUP && signal.Ignored(syscall.SIGHUP): // nohup
+		case ends(sig):
+			first = append(first, sig)
+		default:
+			rest = append(rest, sig)
+		}
 	}
 	for n := syscall.Signal(firstRealTime); n <= lastRealTime; n++ {
-		list = append(list, n)
+		rest = append(rest, n)
 	}
 	// A write to a closed pipe shall be an error: by default Go dies of it
 	// when the pipe is its standard output.
 	signal.Ignore(syscall.SIGPIPE)
-	signal.Notify(s.raw, list...)
+	signal.Notify(s.raw, first...)
+	// The Go runtime switches threads twice for each signal, which for all of
+	// them takes milliseconds: beside the rest of the preparations, then.
+	go func() {
+		defer close(s.all)
+		signal.Notify(s.raw, rest...)
+	}()
 	go func() {
 		for sig := range s.raw {
 			if !s.running.Load() && ends(sig) {
@@ -91,9 +108,19 @@ func ends(sig os.Signal) bool {
 // fatal returns the signal that ended the run before its guest ran, or 0.
 func (s *signals) fatal() syscall.Signal { return syscall.Signal(s.ended.Load()) }
 
+// proxy begins to hand signals to the guest.
+func (s *signals) proxy() {
+	<-s.all
+	s.running.Store(true)
+}
+
+// stop gives the signals back, a moment later.
 func (s *signals) stop() {
-	signal.Stop(s.raw)
-	close(s.raw)
+	time.AfterFunc(stopDelay, func() {
+		<-s.all
+		signal.Stop(s.raw)
+		close(s.raw)
+	})
 }
 
 // signal handles one signal while the guest runs. It reports whether the run

@@ -74,6 +74,12 @@ type Group struct {
 // setting is one file of a group and what is written to it.
 type setting struct{ file, value string }
 
+// Possible says whether Create can make a group at all, by what costs nothing to
+// know.
+func Possible(l Limits) bool {
+	return (l.MemoryBytes > 0 || l.CPUMillis > 0) && os.Geteuid() == 0
+}
+
 // Create makes the group of the sandbox id with its limits, or returns an
 // error that wraps [ErrUnavailable] where this host has none to give. Without
 // limits it makes none and returns nil. What killed launchers left behind is

@@ -8,21 +8,29 @@
 //
 // # Life of a sandbox process
 //
-// [Start] numbers the descriptors, writes the spec to a sealed memory file and
-// executes this very binary again as "gvx-sandbox", with an empty environment,
-// in "/" and in a session of its own. The process dies with its launcher twice
-// over: by the parent-death signal, and because the control channel closes.
-// The parent-death signal is tied to the thread that forked, so the fork
-// happens on a thread that stays until the child has been reaped.
+// [Fork] executes this very binary again as "gvx-sandbox", with an empty
+// environment, in "/" and in a session of its own. Most of what a process needs
+// before it can run a guest does not depend on the guest, so it is forked before
+// anything is known of the image, and makes ready while its launcher looks for
+// that. [Embryo.Start] then numbers the descriptors, writes the spec to a sealed
+// memory file and hands all of it over a socket, as package handover says. A run
+// that comes to nothing before that discards the process; one whose launcher is
+// gone ends by itself.
 //
-// # Descriptors, as the sandbox process sees them
+// The process dies with its launcher twice over: by the parent-death signal, and
+// because the handover or the control channel closes. The parent-death signal is
+// tied to the thread that forked, so the fork happens on a thread that stays
+// until the child has been reaped.
 //
-//	0, 1, 2  /dev/null
-//	3        the spec
-//	4…       whatever the spec names: control channel, control socket, log,
-//	         layers, upper, reaper, the guest's streams
+// # Descriptors, as the sandbox process inherits them
 //
-// Everything else is close-on-exec and stays behind.
+//	0, 1     /dev/null
+//	2        the log
+//	3        the socket of the handover
+//
+// Everything else is close-on-exec and stays behind. What the spec names (control
+// channel, control socket, layers, upper, volumes, reaper, the guest's streams)
+// comes over that socket.
 //
 // # Streams
 //

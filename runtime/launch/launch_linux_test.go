@@ -28,12 +28,17 @@ import (
 
 	"z.gfire.dev/gvx/runtime/api"
 	"z.gfire.dev/gvx/runtime/control"
+	"z.gfire.dev/gvx/runtime/control/handover"
 	controlv1 "z.gfire.dev/gvx/runtime/control/v1"
+	"z.gfire.dev/gvx/runtime/lockdown"
 )
 
 // orphanTest, as the first argument, makes the test binary a launcher that
 // prints its sandbox's pid and waits to be killed.
 const orphanTest = "orphan"
+
+// exitNoSpec is the fake's exit code when its launcher gives up.
+const exitNoSpec = 93
 
 func TestMain(m *testing.M) {
 	if os.Args[0] == processName {
@@ -60,13 +65,19 @@ type given struct {
 // fakeSandbox serves the control channel until it closes.
 func fakeSandbox() {
 	var g given
-	doc, err := io.ReadAll(os.NewFile(3, "spec"))
-	if err == nil {
-		err = json.Unmarshal(doc, &g.Spec)
-	}
-	if err != nil {
+	r := handover.NewReceiver(3)
+	if _, err := r.HeadStart(); err != nil {
 		os.Exit(90)
 	}
+	spec, err := r.Spec()
+	if err == io.EOF {
+		os.Exit(exitNoSpec)
+	}
+	if err != nil {
+		os.Exit(92)
+	}
+	g.Spec = *spec
+	r.Close()
 	g.Env = os.Environ()
 	g.Cwd, _ = os.Getwd()
 	sid, _ := unix.Getsid(0)
@@ -110,6 +121,22 @@ func (f *fakeService) Wait(context.Context, *controlv1.WaitRequest) (*controlv1.
 	return &controlv1.WaitResponse{Code: 7}, nil
 }
 
+// fakeEmbryo forks a fake sandbox.
+func fakeEmbryo() *Embryo {
+	return Fork(&ForkConfig{HeadStart: api.HeadStart{Version: api.SpecVersion, Platform: "systrap", Cores: 1}, Outer: &lockdown.Outer{}})
+}
+
+// fakeSpec is what a fake sandbox is started with.
+func fakeSpec(terminal bool) *api.Sandbox {
+	return &api.Sandbox{
+		Version: api.SpecVersion, ID: "fake", Network: api.Network{Mode: api.NetworkNone},
+		Container: api.Container{
+			ID: "fake", Process: api.Process{Args: []string{"cat"}, Cwd: "/", Terminal: terminal},
+			Rootfs: api.Rootfs{Layers: []api.Layer{{Format: "erofs"}}},
+		},
+	}
+}
+
 // startFake starts a fake sandbox with the given streams.
 func startFake(fatal func(error), opt StreamOptions) (*Process, *Streams) {
 	s, err := NewStreams(opt)
@@ -121,14 +148,7 @@ func startFake(fatal func(error), opt StreamOptions) (*Process, *Streams) {
 		fatal(err)
 	}
 	defer layer.Close()
-	spec := &api.Sandbox{
-		Version: api.SpecVersion, ID: "fake", Platform: "systrap", Cores: 1, Network: api.Network{Mode: api.NetworkNone},
-		Container: api.Container{
-			ID: "fake", Process: api.Process{Args: []string{"cat"}, Cwd: "/", Terminal: opt.TTY},
-			Rootfs: api.Rootfs{Layers: []api.Layer{{Format: "erofs"}}},
-		},
-	}
-	p, err := Start(&Config{Spec: spec, Layers: []*os.File{layer}, Stdin: s.Stdin(), Stdout: s.Stdout(), Stderr: s.Stderr()})
+	p, err := fakeEmbryo().Start(&Config{Spec: fakeSpec(opt.TTY), Layers: []*os.File{layer}, Stdin: s.Stdin(), Stdout: s.Stdout(), Stderr: s.Stderr()})
 	if err != nil {
 		fatal(err)
 	}
@@ -167,15 +187,16 @@ func TestSandboxProcessGetsWhatWasDonatedAndNothingElse(t *testing.T) {
 		if strings.HasPrefix(to, "/sys/fs/cgroup/") {
 			continue // The Go runtime watches its processor quota.
 		}
-		if n, err := strconv.Atoi(fd); err == nil && n != 3 { // the spec
+		if n, err := strconv.Atoi(fd); err == nil {
 			got = append(got, n)
 		}
 	}
 	sort.Ints(got)
+	sort.Ints(want)
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("descriptors %v, want %v: %q", got, want, g.FDs)
 	}
-	if s.ListenFD != api.NoFD || s.LogFD != api.NoFD || s.Container.InitFD != api.NoFD || s.Container.Rootfs.UpperFD != api.NoFD {
+	if s.ListenFD != api.NoFD || s.Container.InitFD != api.NoFD || s.Container.Rootfs.UpperFD != api.NoFD {
 		t.Errorf("descriptors of files that were not donated: %+v", s)
 	}
 }
@@ -291,9 +312,61 @@ func TestSandboxDiesWithItsLauncher(t *testing.T) {
 }
 
 func TestRefusedSpecStartsNothing(t *testing.T) {
-	_, err := Start(&Config{Spec: &api.Sandbox{Version: api.SpecVersion}})
+	e := fakeEmbryo()
+	_, err := e.Start(&Config{Spec: &api.Sandbox{Version: api.SpecVersion}})
 	if api.KindOf(err) != api.KindInvalid {
 		t.Errorf("start: %v", err)
+	}
+	mustHaveEnded(t, e)
+}
+
+// mustHaveEnded wants an embryo's process to be gone and reaped.
+func mustHaveEnded(t *testing.T, e *Embryo) {
+	t.Helper()
+	select {
+	case <-e.child.Done():
+	default:
+		t.Error("the process is still there")
+	}
+}
+
+func TestDiscardedEmbryoIsGone(t *testing.T) {
+	e := fakeEmbryo()
+	e.Discard()
+	mustHaveEnded(t, e)
+	// At any moment of its birth, and more than once.
+	e = fakeEmbryo()
+	if _, err := e.PID(); err != nil {
+		t.Fatal(err)
+	}
+	e.Discard()
+	e.Discard()
+	mustHaveEnded(t, e)
+}
+
+func TestEmbryoEndsWhenItsLauncherGivesUp(t *testing.T) {
+	e := fakeEmbryo()
+	p, err := e.process()
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.sender.Close()
+	if got := p.Ending(); got.Code != exitNoSpec {
+		t.Errorf("the process %v, want exit code %d", got, exitNoSpec)
+	}
+}
+
+func TestEmbryoThatDiedIsNamedAsTheCause(t *testing.T) {
+	e := fakeEmbryo()
+	p, err := e.process()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Kill()
+	p.Ending()
+	_, err = e.Start(&Config{Spec: fakeSpec(false), Layers: []*os.File{os.Stdin}, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr})
+	if err == nil || !strings.Contains(err.Error(), "SIGKILL") {
+		t.Errorf("start: %v, want how the process ended", err)
 	}
 }
 

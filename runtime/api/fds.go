@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package api
+
+// EachFD calls fn for every descriptor that the spec can name, in a fixed
+// order, and stops at its first error. fn may change them.
+func (s *Sandbox) EachFD(fn func(*FD) error) error {
+	c := &s.Container
+	fds := []*FD{&s.ControlFD, &s.ListenFD, &s.StreamsFD, &s.Network.BrokerFD, &c.Rootfs.UpperFD, &c.InitFD,
+		&c.Process.StdinFD, &c.Process.StdoutFD, &c.Process.StderrFD}
+	for i := range c.Rootfs.Layers {
+		fds = append(fds, &c.Rootfs.Layers[i].FD)
+	}
+	volume := func(v *Volume) {
+		if v == nil {
+			return
+		}
+		for i := range v.FDs {
+			fds = append(fds, &v.FDs[i])
+		}
+	}
+	volume(c.Rootfs.Upper)
+	for i := range c.Mounts {
+		volume(c.Mounts[i].Volume)
+	}
+	for _, fd := range fds {
+		if err := fn(fd); err != nil {
+			return err
+		}
+	}
+	return nil
+}
