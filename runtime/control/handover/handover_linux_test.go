@@ -37,7 +37,7 @@ func ends(t *testing.T) (*Sender, *Receiver) {
 // specWith is a spec with layers numbered from the first file.
 func specWith(layers int) *api.Sandbox {
 	s := &api.Sandbox{
-		Version: api.SpecVersion, ID: "s", ControlFD: FirstNumber, ListenFD: api.NoFD,
+		Version: api.SpecVersion, ID: "s", ControlFD: FirstNumber, ListenFD: api.NoFD, StreamsFD: api.NoFD,
 		Network: api.Network{Mode: api.NetworkNone, BrokerFD: api.NoFD},
 		Container: api.Container{
 			ID: "s", InitFD: api.NoFD,
