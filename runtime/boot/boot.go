@@ -148,6 +148,9 @@ func (sb *sandbox) boot() error {
 	if err != nil {
 		return err
 	}
+	if err := sb.joinPlatform(); err != nil {
+		return err
+	}
 	if err := sb.lockdown(filter); err != nil {
 		return err
 	}

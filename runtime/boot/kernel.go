@@ -59,8 +59,6 @@ const guestMemoryName = "gvx-guest-memory"
 
 // kernelParts are what a kernel is made of that no spec has a say in.
 type kernelParts struct {
-	// platform delivers the platform; nil before startPlatform.
-	platform   chan madePlatform
 	memory     *pgalloc.MemoryFile
 	vdso       *loader.VDSO
 	params     *kernel.VDSOParamPage
@@ -77,11 +75,47 @@ type madePlatform struct {
 func (sb *sandbox) startPlatform() {
 	ring0.InitDefault()
 	made := make(chan madePlatform, 1)
-	sb.parts.platform = made
+	sb.platform = made
 	go func() {
 		p, err := newPlatform(sb.head)
+		if err == nil {
+			err = spareAddressSpace(p)
+		}
 		made <- madePlatform{p, err}
 	}()
+}
+
+// spareAddressSpace makes an address space and gives it back, so that the
+// guest's first process finds one: it takes a process of the host's.
+func spareAddressSpace(p platform.Platform) error {
+	as, err := p.NewAddressSpace()
+	if err != nil {
+		return fmt.Errorf("create an address space: %w", err)
+	}
+	as.Release()
+	return nil
+}
+
+// comingPlatform stands in for a platform that is being made, while the kernel is
+// initialised and file systems are mounted: all that asks a platform for more
+// than this is tasks, and there are none yet.
+type comingPlatform struct{ platform.Platform }
+
+// HasCPUNumbers implements platform.Platform.
+func (comingPlatform) HasCPUNumbers() bool { return false }
+
+// joinPlatform waits for the platform.
+func (sb *sandbox) joinPlatform() error {
+	m := <-sb.platform
+	if m.err != nil {
+		return m.err
+	}
+	if m.p.HasCPUNumbers() {
+		return api.Errorf(api.KindInternal, "platform %q numbers processors, which its kernel was not told", sb.head.Platform)
+	}
+	sb.k.Platform = m.p
+	sb.timeline.reached("platform made")
+	return nil
 }
 
 // prepareKernel makes the guest's memory and its clocks.
@@ -118,8 +152,7 @@ func (sb *sandbox) prepareKernel() error {
 func (sb *sandbox) newKernel() error {
 	parts := sb.parts
 	sb.parts = kernelParts{}
-	// Platform stays unset until it is joined: nothing before Init uses it.
-	k := &kernel.Kernel{AllowSUID: true}
+	k := &kernel.Kernel{AllowSUID: true, Platform: comingPlatform{}}
 	sb.k = k
 	k.SetMemoryFile(parts.memory)
 	if err := setTotalMemory(sb.spec.Resources.MemoryBytes); err != nil {
@@ -131,13 +164,6 @@ func (sb *sandbox) newKernel() error {
 		return err
 	}
 	sb.timeline.reached("network made")
-
-	m := <-parts.platform
-	if m.err != nil {
-		return m.err
-	}
-	k.Platform = m.p
-	sb.timeline.reached("platform made")
 
 	if err := k.Init(kernel.InitKernelArgs{
 		FeatureSet:           cpuid.HostFeatureSet().Fixed(),

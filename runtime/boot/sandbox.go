@@ -26,6 +26,8 @@ type sandbox struct {
 	spec *api.Sandbox
 	// parts are what the kernel is made of, until it is.
 	parts kernelParts
+	// platform delivers the platform; nil before startPlatform.
+	platform chan madePlatform
 
 	// These are set by boot, before the guest runs, and then only read.
 	k           *kernel.Kernel
