@@ -24,7 +24,6 @@ func newFilesCommand(g *globals) *cobra.Command {
 a directory; remove removes a file or tree; mkdir makes a directory and those
 above it. A process inside the container does it, as root.`,
 		Example: "  rungv files list box /etc",
-		Hidden:  true,
 		Args:    exactly(3),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			do := treecopy.Do(args[0])
