@@ -140,7 +140,7 @@ func (n *ext4Node) runs(ms []ext4lite.Mapping, err error) ([]Run, error) {
 			}
 			return nil, fmt.Errorf("block of the volume at %d lies in an unknown place: %w", m.Volume, unix.EIO)
 		}
-		runs[k].File, runs[k].FileOff, runs[k].VolumeOff = f, m.FileOff, m.Volume
+		runs[k].File, runs[k].FileOff, runs[k].VolumeOff, runs[k].Writable = f, m.FileOff, m.Volume, m.Writable
 	}
 	return runs, nil
 }

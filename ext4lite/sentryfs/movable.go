@@ -60,8 +60,8 @@ type movable struct {
 type heldRun struct{ volumeOff, n int64 }
 
 // aheadBytes is how much more than it must a fault takes over or allocates, if
-// the guest goes through the file page by page. Faults that need nothing
-// translate up to translateAheadBytes.
+// the guest goes through the file page by page. What needs neither is translated
+// up to translateAheadBytes ahead.
 const (
 	aheadBytes          = 64 << 10
 	translateAheadBytes = 2 << 20
@@ -258,7 +258,7 @@ func (i *inode) translateMovable(ctx context.Context, required, optional memmap.
 	var ts []memmap.Translation
 	var err error
 	if at.Write || m.writablePages.Load() > 0 {
-		ts, err = i.translateOwned(m, required, m.ahead(required, optional, fileEnd), at)
+		ts, err = i.translateOwned(m, required, optional, fileEnd, at)
 	} else {
 		ahead := required
 		ahead.End = max(required.End, min(optional.End, required.Start+translateAheadBytes, fileEnd))
@@ -289,7 +289,56 @@ func (m *movable) ahead(required, optional memmap.MappableRange, fileEnd uint64)
 }
 
 // translateOwned translates to pages of the file's own.
-func (i *inode) translateOwned(m *movable, required, ahead memmap.MappableRange, at hostarch.AccessType) ([]memmap.Translation, error) {
+func (i *inode) translateOwned(m *movable, required, optional memmap.MappableRange, fileEnd uint64, at hostarch.AccessType) ([]memmap.Translation, error) {
+	far := int64(max(required.End, min(optional.End, required.Start+translateAheadBytes, fileEnd)) - required.Start)
+	var runs []Run
+	var err error
+	if !at.Write {
+		if runs, err = i.w.MapForRead(int64(required.Start), far); err != nil {
+			return nil, i.fs.answer("map inode", i.id, err)
+		}
+	}
+	if at.Write || ownedEnd(runs) < required.End {
+		i.releaseRuns(runs)
+		// Also where all is owned: the file is about to be modified.
+		own, err := i.takeOver(required, m.ahead(required, optional, fileEnd))
+		if err != nil {
+			return nil, err
+		}
+		defer i.releaseRuns(own)
+		if runs, err = i.w.MapForRead(int64(required.Start), far); err != nil {
+			return nil, i.fs.answer("map inode", i.id, err)
+		}
+	}
+	n := 0
+	for n < len(runs) && runs[n].Writable {
+		n++
+	}
+	i.releaseRuns(runs[n:])
+	// A page that was only read stays read-only, so that the first store tells
+	// when the file was modified.
+	perms := hostarch.ReadExecute
+	if at.Write {
+		perms = hostarch.AnyAccess
+	}
+	return i.translations(m, runs[:n], required, perms)
+}
+
+// ownedEnd is where the first byte lies that is not the file's own.
+func ownedEnd(runs []Run) uint64 {
+	end := uint64(0)
+	for _, r := range runs {
+		if !r.Writable {
+			break
+		}
+		end = uint64(r.Off + r.Len)
+	}
+	return end
+}
+
+// takeOver makes pages the file's own: all that are ahead, or else what is
+// required.
+func (i *inode) takeOver(required, ahead memmap.MappableRange) ([]Run, error) {
 	runs, err := i.w.MapForWrite(int64(ahead.Start), int64(ahead.Length()))
 	if err != nil && ahead != required {
 		runs, err = i.w.MapForWrite(int64(required.Start), int64(required.Length()))
@@ -297,13 +346,7 @@ func (i *inode) translateOwned(m *movable, required, ahead memmap.MappableRange,
 	if err != nil {
 		return nil, i.fs.answer("map for writing inode", i.id, err)
 	}
-	// A page that was only read stays read-only, so that the first store tells
-	// when the file was modified.
-	perms := hostarch.ReadExecute
-	if at.Write {
-		perms = hostarch.AnyAccess
-	}
-	return i.translations(m, runs, required, perms)
+	return runs, nil
 }
 
 // translateRuns translates to wherever pages are.
@@ -316,7 +359,8 @@ func (i *inode) translateRuns(m *movable, required, ahead memmap.MappableRange, 
 }
 
 // translations makes translations of runs, of which it takes over the holds.
-// Runs that begin behind what is required are left out.
+// Runs that begin behind what is required are left out: an answer must not have
+// them.
 func (i *inode) translations(m *movable, runs []Run, required memmap.MappableRange, perms hostarch.AccessType) ([]memmap.Translation, error) {
 	ts := make([]memmap.Translation, 0, len(runs))
 	for n := range runs {

@@ -101,6 +101,8 @@ type Run struct {
 	FileOff int64
 	// VolumeOff is the place in the volume, for ReleaseRun.
 	VolumeOff int64
+	// Writable says that stores there are the file's.
+	Writable bool
 }
 
 // NewNode says what a new file is.
