@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package docker
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"z.gfire.dev/gvx/integration/testbed"
+)
+
+// startTimeout bounds how long an engine may take to answer, on a machine that
+// is busy with other things.
+const startTimeout = 3 * time.Minute
+
+// engine is a Docker engine in a sandbox.
+type engine struct {
+	w      *shared
+	image  string
+	socket string
+	cmd    *exec.Cmd
+	output lockedBuffer
+	ended  chan struct{}
+}
+
+// lockedBuffer is a buffer that may be read while it is written.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+// start runs an engine's image as the document does; flags go before the image.
+func (w *shared) start(t testing.TB, image, name string, flags ...string) *engine {
+	t.Helper()
+	e := &engine{w: w, image: image, socket: w.home.Path("run", name+".sock"), ended: make(chan struct{})}
+	args := append([]string{"run", "--rm", "-e", "DOCKER_TLS_CERTDIR=", "-p", "unix:" + e.socket + ":2375"}, flags...)
+	e.cmd = w.home.Command(context.Background(), append(args, image, "--tls=false")...)
+	e.cmd.Stdout, e.cmd.Stderr = &e.output, &e.output
+	if err := e.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		e.cmd.Wait()
+		close(e.ended)
+	}()
+	t.Cleanup(func() { e.kill(t) })
+	return e
+}
+
+// ready waits until the engine answers, and returns how long that took.
+func (e *engine) ready(t testing.TB) time.Duration {
+	t.Helper()
+	begin := time.Now()
+	for {
+		if testbed.Run(t, e.client("info", "--format", "{{.ServerVersion}}"), nil).Code == 0 {
+			return time.Since(begin)
+		}
+		select {
+		case <-e.ended:
+			t.Fatalf("the engine ended: %v\n%s", e.cmd.ProcessState, e.output.String())
+		case <-time.After(50 * time.Millisecond):
+		}
+		if time.Since(begin) > startTimeout {
+			t.Fatalf("the engine does not answer after %v:\n%s", startTimeout, e.output.String())
+		}
+	}
+}
+
+// kill ends the sandbox as the document does, and what it leaves is an error.
+func (e *engine) kill(t testing.TB) {
+	t.Helper()
+	select {
+	case <-e.ended:
+		return
+	default:
+	}
+	e.cmd.Process.Kill()
+	<-e.ended
+	os.Remove(e.socket)
+}
+
+// interrupt ends the engine gracefully, by kill -INT.
+func (e *engine) interrupt(t testing.TB) {
+	t.Helper()
+	if err := e.cmd.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-e.ended:
+	case <-time.After(startTimeout):
+		t.Fatalf("the engine did not end by SIGINT:\n%s", e.output.String())
+	}
+}
+
+// environment is that of a client of the engine.
+func (e *engine) environment() []string {
+	return append(os.Environ(), "DOCKER_HOST=unix://"+e.socket, "DOCKER_CONFIG="+e.w.config,
+		"PATH="+strings.TrimSuffix(e.w.cli, "/docker")+":"+os.Getenv("PATH"), "BUILDKIT_PROGRESS=plain", "COMPOSE_PROGRESS=quiet", "NO_COLOR=1")
+}
+
+// client is a docker command against the engine.
+func (e *engine) client(args ...string) *exec.Cmd {
+	cmd := exec.Command(e.w.cli, args...)
+	cmd.Env = e.environment()
+	return cmd
+}
+
+// docker runs a docker command that has to succeed and returns its output.
+func (e *engine) docker(t testing.TB, args ...string) string {
+	t.Helper()
+	result := testbed.Run(t, e.client(args...), nil)
+	if result.Code != 0 {
+		t.Fatalf("docker %q: %v\nengine:\n%s", args, result, tail(e.output.String()))
+	}
+	return result.Stdout
+}
+
+// sh runs a script on the host with the client in its PATH; dir is its folder.
+// It returns what the script wrote, standard error included, and its exit code
+// on a last line unless that is 0.
+func (e *engine) sh(t testing.TB, dir, script string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "bash", "-c", script)
+	cmd.Dir, cmd.Env = dir, e.environment()
+	cmd.WaitDelay = 5 * time.Second
+	output, err := cmd.CombinedOutput()
+	text := strings.TrimRight(string(output), "\n")
+	if err != nil {
+		text += fmt.Sprintf("\n[%v]", err)
+	}
+	return strings.TrimLeft(text, "\n")
+}
+
+// tail is the end of an engine's log.
+func tail(s string) string {
+	const most = 3000
+	if len(s) > most {
+		return "…" + s[len(s)-most:]
+	}
+	return s
+}
+
+// matches says whether output is what is wanted: a line that begins with "~ " is
+// a regular expression for one line, "..." stands for any number of lines, and
+// every other line is itself.
+func matches(want, output string) bool {
+	var pattern strings.Builder
+	pattern.WriteString(`\A`)
+	for i, line := range strings.Split(want, "\n") {
+		switch {
+		case line == "...":
+			pattern.WriteString(`(?:.*\n)*?`)
+			continue
+		case strings.HasPrefix(line, "~ "):
+			pattern.WriteString("(?:" + line[2:] + ")")
+		default:
+			pattern.WriteString(regexp.QuoteMeta(line))
+		}
+		_ = i
+		pattern.WriteString(`\n`)
+	}
+	pattern.WriteString(`\z`)
+	return regexp.MustCompile(pattern.String()).MatchString(output + "\n")
+}

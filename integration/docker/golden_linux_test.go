@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package docker
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"z.gfire.dev/gvx/integration/testbed"
+)
+
+// publishAll puts what the document pulls into the registry. Debian's packages
+// stand in for the official images.
+func (w *shared) publishAll(t testing.TB) {
+	t.Helper()
+	w.publish(t, "busybox", "busybox:latest")
+	w.publish(t, "dind", dindNames("dind")...)
+	w.publish(t, "demo", "python:3.11-slim")
+	w.publish(t, "redis", "redis:7-alpine")
+	w.publish(t, "postgres", "postgres:16-alpine")
+}
+
+// TestStepsOfTheDocument runs steps 1 and 2 of the document word for word, as an
+// ordinary user, with /srv on an XFS whose files can share blocks.
+func TestStepsOfTheDocument(t *testing.T) {
+	w := get(t)
+	w.publishAll(t)
+	mountReflinks(t, w)
+	left := w.home.NothingLeft(t)
+
+	step := func(file, more string) string {
+		t.Helper()
+		script, err := os.ReadFile(filepath.Join("testdata", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
+		defer cancel()
+		cmd := w.home.CommandAs(ctx, "/bin/bash", "-c", more+string(script))
+		cmd.Env = append(userEnvironment(w), "DOCKER_CONFIG="+w.home.Path("client-of-user"))
+		begin := time.Now()
+		result := testbed.Run(t, cmd, nil)
+		t.Logf("%s: exit code %d after %v", file, result.Code, time.Since(begin).Round(time.Millisecond))
+		return result.Stdout + result.Stderr
+	}
+	output := step("step1.sh", "")
+	for _, image := range []string{"python:3.11-slim", "redis:7-alpine", "postgres:16-alpine"} {
+		if !strings.Contains(output, "Status: Downloaded newer image for "+image) {
+			t.Errorf("step 1 did not pull %s:\n%s", image, tail(output))
+		}
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(golden, &st); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("golden volume: %d MiB long, %d MiB on disk", st.Size>>20, st.Blocks*512>>20)
+	if output, err := exec.Command("e2fsck", "-fn", golden).CombinedOutput(); err != nil {
+		t.Errorf("e2fsck of the golden volume: %v\n%s", err, output)
+	}
+	left()
+
+	// Without a network: what the episode has comes from the golden volume.
+	output = step("step2.sh", "")
+	for _, image := range []string{"python:3.11-slim", "redis:7-alpine", "postgres:16-alpine"} {
+		if !strings.Contains(output, image) {
+			t.Errorf("the episode has no %s:\n%s", image, tail(output))
+		}
+	}
+	left()
+	if entries, err := os.ReadDir(episodes); err != nil || len(entries) != 0 {
+		t.Errorf("left in %s: %v, %v", episodes, entries, err)
+	}
+}
+
+// userEnvironment is the home's user's, with rungv and docker in its PATH.
+func userEnvironment(w *shared) []string {
+	var env []string
+	for _, e := range w.home.Env {
+		if path, ok := strings.CutPrefix(e, "PATH="); ok {
+			e = "PATH=" + filepath.Dir(w.home.Binary) + ":" + path
+		}
+		env = append(env, e)
+	}
+	return env
+}
+
+// goldenVolume makes a golden volume with the images given, once per test.
+func goldenVolume(t *testing.T, w *shared, pull ...string) string {
+	t.Helper()
+	volume := w.home.Path("data", "golden-"+filepath.Base(t.Name())+".ext4")
+	seed := w.start(t, "docker:dind", "seed", "--mount", "type=volume,src="+volume+",dst=/var/lib/docker,size=8g")
+	seed.ready(t)
+	for _, image := range pull {
+		seed.docker(t, "pull", "-q", image)
+	}
+	seed.interrupt(t)
+	t.Cleanup(func() { os.Remove(volume) })
+	return volume
+}
+
+// episode starts an engine on a clone of a golden volume that goes with it.
+func (w *shared) episode(t testing.TB, golden, name string, flags ...string) *engine {
+	t.Helper()
+	return w.start(t, "docker:dind", name, append(flags, "-m", "4g", "--cpus", "2",
+		"--mount", "type=volume,src="+golden+",dst=/var/lib/docker,clone=ephemeral")...)
+}
+
+// scenario is what a well-behaved episode does: builds, runs, composes.
+const scenario = `set -e
+mkdir -p app && cd app
+printf 'FROM busybox\nCOPY page /www/index.html\nCMD ["httpd","-f","-h","/www"]\n' > Dockerfile
+echo "page of $NAME" > page
+cat > compose.yaml <<END
+services:
+  web: {build: ., healthcheck: {test: "wget -q -O - http://127.0.0.1/", interval: 300ms, retries: 100}}
+  test: {image: busybox, command: "wget -q -O - http://web/", depends_on: {web: {condition: service_healthy}}}
+END
+docker compose up -d --wait web >/dev/null 2>&1
+docker compose run --rm -T test 2>/dev/null
+docker compose down -v -t 0 >/dev/null 2>&1
+docker ps -aq | wc -l
+`
+
+func (e *engine) runScenario(t testing.TB, name string) {
+	t.Helper()
+	want := fmt.Sprintf("page of %s\n0", name)
+	if got := e.sh(t, t.TempDir(), "NAME="+name+"\n"+scenario); got != want {
+		t.Errorf("scenario of %s: got %q, want %q\n%s", name, got, want, tail(e.output.String()))
+	}
+}
+
+// TestEpisodesAtOnce runs many episodes from one golden volume at once, each with
+// the scenario.
+func TestEpisodesAtOnce(t *testing.T) {
+	w := get(t)
+	w.publishAll(t)
+	count := 3
+	if testbed.Nightly() {
+		count = 32
+	}
+	golden := goldenVolume(t, w, "busybox")
+	left := w.home.NothingLeft(t)
+	var group sync.WaitGroup
+	for i := range count {
+		group.Go(func() {
+			name := fmt.Sprintf("episode-%d", i)
+			e := w.episode(t, golden, name)
+			e.ready(t)
+			e.runScenario(t, name)
+			e.kill(t)
+		})
+	}
+	group.Wait()
+	left()
+}
+
+// TestResets starts, uses and kills episodes one after the other: nothing of them
+// may pile up.
+func TestResets(t *testing.T) {
+	w := get(t)
+	w.publishAll(t)
+	count := 4
+	if testbed.Nightly() {
+		count = 500
+	}
+	golden := goldenVolume(t, w, "busybox")
+	before := usage(t, w)
+	left := w.home.NothingLeft(t)
+	var ready, closing []time.Duration
+	for i := range count {
+		e := w.episode(t, golden, "reset")
+		ready = append(ready, e.ready(t))
+		if got := e.docker(t, "run", "--rm", "busybox", "echo", "run", fmt.Sprint(i)); got != fmt.Sprintf("run %d\n", i) {
+			t.Fatalf("reset %d: %q", i, got)
+		}
+		begin := time.Now()
+		e.kill(t)
+		closing = append(closing, time.Since(begin))
+	}
+	left()
+	after := usage(t, w)
+	const slack = 8 << 20
+	if after > before+slack {
+		t.Errorf("the home holds %d bytes after %d resets, %d before", after, count, before)
+	}
+	t.Logf("%d resets: ready after %v (median), closed after %v", count, median(ready), median(closing))
+}
+
+// usage is what the home's files take on disk.
+func usage(t testing.TB, w *shared) int64 {
+	t.Helper()
+	var bytes int64
+	err := filepath.Walk(w.home.Dir, func(path string, info os.FileInfo, err error) error {
+		var st unix.Stat_t
+		if err == nil && unix.Lstat(path, &st) == nil {
+			bytes += st.Blocks * 512
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bytes
+}
+
+func median(times []time.Duration) time.Duration {
+	slices.Sort(times)
+	return times[len(times)/2].Round(time.Millisecond)
+}
