@@ -64,6 +64,9 @@ type inode struct {
 	// link caches the target of a symbolic link.
 	link atomic.Pointer[string]
 
+	// unlinkable says that the file has no name and shall get none.
+	unlinkable atomic.Bool
+
 	watches vfs.Watches
 
 	// open is allocated when the file is first opened.

@@ -146,6 +146,9 @@ func (fs *filesystem) LinkAt(ctx context.Context, rp *vfs.ResolvingPath, vd vfs.
 		if i.isDir() {
 			return nil, linuxerr.EPERM
 		}
+		if i.unlinkable.Load() {
+			return nil, linuxerr.ENOENT
+		}
 		a := i.access.Load()
 		if err := vfs.MayLink(rp.Credentials(), a.mode, a.acl, a.kuid(), a.kgid()); err != nil {
 			return nil, err

@@ -21,7 +21,7 @@ func (fs *filesystem) OpenAt(ctx context.Context, rp *vfs.ResolvingPath, opts vf
 		return nil, err
 	}
 	defer d.DecRef(ctx)
-	if opts.Flags&linux.O_TMPFILE == linux.O_TMPFILE {
+	if opts.Flags&linux.O_TMPFILE != 0 {
 		return d.openUnnamed(ctx, rp, &opts)
 	}
 	return d.openFile(ctx, rp, &opts, false)
@@ -59,7 +59,8 @@ func (d *dentry) openUnnamed(ctx context.Context, rp *vfs.ResolvingPath, opts *v
 	child := d.fs.newDentry(d, "#unnamed", i)
 	child.unhashed.Store(true)
 	defer child.DecRef(ctx)
-	opts.Flags &^= linux.O_TMPFILE &^ linux.O_DIRECTORY
+	i.unlinkable.Store(opts.Flags&linux.O_EXCL != 0)
+	opts.Flags &^= linux.O_TMPFILE | linux.O_EXCL
 	return child.openFile(ctx, rp, opts, true)
 }
 

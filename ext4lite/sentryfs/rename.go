@@ -117,8 +117,11 @@ func (r *renaming) run(ctx context.Context, v *vfs.VirtualFilesystem, oldIsDir, 
 	return m.commitRename(r.src, r.dst), nil
 }
 
-// find looks both names up.
+// find looks both names up. That oldDir may be searched nobody has checked yet.
 func (r *renaming) find() (err error) {
+	if err := r.oldDir.inode.checkPermissions(r.creds, vfs.MayExec); err != nil {
+		return err
+	}
 	if r.src, err = r.oldDir.lookupLocked(r.oldName); err != nil {
 		r.src = nil
 		return err
