@@ -66,15 +66,34 @@ func (r *Runner) call(ctx context.Context, ref string, f func(context.Context, *
 	return f(ctx, c, rec)
 }
 
-// Signal sends a signal to a container's first process.
+// Signal sends a signal to a container's first process. A sandbox that does not
+// take a SIGKILL gets it itself.
 func (r *Runner) Signal(ctx context.Context, ref string, signal int) error {
-	err := r.call(ctx, ref, func(ctx context.Context, c *control.Client, rec *state.Record) error {
+	wait, cancel := ctx, context.CancelFunc(func() {})
+	if signal == signalKill {
+		wait, cancel = context.WithTimeout(ctx, stuckGrace)
+	}
+	defer cancel()
+	err := r.call(wait, ref, func(ctx context.Context, c *control.Client, rec *state.Record) error {
 		return c.Signal(ctx, rec.ID, signal, control.TargetInit)
 	})
 	if signal == signalKill && errors.Is(err, control.ErrClosed) {
 		return nil // It ended faster than it could answer.
 	}
-	return err
+	if !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
+		return err
+	}
+	rec, getErr := r.State.Get(ref)
+	if getErr != nil || !rec.Sandbox.Alive() {
+		return err
+	}
+	if signal != signalKill {
+		return fmt.Errorf("%w: the sandbox, process %d, does not answer: SIGKILL ends it", err, rec.Sandbox.PID)
+	}
+	if err := killProcess(rec.Sandbox.PID); err != nil {
+		return fmt.Errorf("kill the sandbox process %d of container %s: %w", rec.Sandbox.PID, rec.ID, err)
+	}
+	return nil
 }
 
 // Stats returns what a container uses now.

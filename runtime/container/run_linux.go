@@ -67,7 +67,9 @@ type run struct {
 	streams *launch.Streams
 	log     *launch.Log
 	embryo  *launch.Embryo
-	process *launch.Process
+	// delivery is the signals on their way to the guest.
+	delivery delivery
+	process  *launch.Process
 	// group is nil where the host gave none.
 	group *hostcgroup.Group
 	// broker is nil without a network.
@@ -322,9 +324,15 @@ func (u *run) ended(w waited) (api.ExitStatus, error) {
 		return u.lost(w.err)
 	}
 	u.process.End(endGrace)
-	if err := u.streams.Drain(); err != nil {
-		u.warn("%v", err)
+	lost := u.streams.Drain()
+	switch {
+	case lost == nil:
+		return w.exit, nil
+	case w.exit.Code == 0:
+		// Whoever asks for the status alone must not take it for success.
+		return w.exit, api.Errorf(api.KindInternal, "the container has ended with status 0, but its output is not complete: %w", lost)
 	}
+	u.warn("%v", lost)
 	return w.exit, nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"context"
 	"os"
 	"os/signal"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -149,15 +150,90 @@ func (u *run) signal(sig os.Signal) (api.ExitStatus, bool) {
 		u.process.End(endGrace)
 		return api.ExitStatus{Code: exitSignalBase + int(n), Signal: int(n), At: time.Now().UTC()}, true
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
-	defer cancel()
-	if err := u.process.Control.Signal(ctx, u.handle.ID(), int(n), control.TargetInit); err != nil {
-		// The guest may be on its way out: its end will be reported.
-		if api.KindOf(err) != api.KindState && ctx.Err() != nil {
-			u.warn("send signal %v to the guest: %v", n, err)
-		}
+	if u.delivery.unanswered() && ends(n) {
+		u.killStuck()
+		return api.ExitStatus{}, false
 	}
+	u.delivery.send(n, u.deliver)
 	return api.ExitStatus{}, false
+}
+
+const (
+	// impatience is how long a signal must have waited for the sandbox to take
+	// it before another one that asks for the end means it.
+	impatience = time.Second
+	// stuckAfter is when a sandbox that has not even taken a signal is stuck:
+	// a millisecond's work, unless the host is in distress.
+	stuckAfter = 10 * time.Second
+)
+
+// delivery hands signals to the sandbox one after the other, beside the loop that
+// reacts to all else.
+type delivery struct {
+	mu    sync.Mutex
+	queue []syscall.Signal
+	// since is when the sandbox was asked to take the first of them.
+	since time.Time
+}
+
+// send enqueues a signal. deliver is called for each, in order.
+func (d *delivery) send(n syscall.Signal, deliver func(syscall.Signal)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.queue) >= queuedSignals {
+		return
+	}
+	if d.queue = append(d.queue, n); len(d.queue) > 1 {
+		return
+	}
+	d.since = time.Now()
+	go func() {
+		for {
+			d.mu.Lock()
+			n := d.queue[0]
+			d.since = time.Now()
+			d.mu.Unlock()
+			deliver(n)
+			d.mu.Lock()
+			d.queue = d.queue[1:]
+			done := len(d.queue) == 0
+			d.mu.Unlock()
+			if done {
+				return
+			}
+		}
+	}()
+}
+
+// unanswered tells whether the sandbox has left a signal lying.
+func (d *delivery) unanswered() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.queue) > 0 && time.Since(d.since) >= impatience
+}
+
+// deliver has the sandbox take a signal. One that asks for the end, and that a
+// sandbox does not take, ends the sandbox.
+func (u *run) deliver(n syscall.Signal) {
+	ctx, cancel := context.WithTimeout(context.Background(), stuckAfter)
+	defer cancel()
+	err := u.process.Control.Signal(ctx, u.handle.ID(), int(n), control.TargetInit)
+	// The guest may be on its way out: its end will be reported.
+	if err == nil || ctx.Err() == nil || api.KindOf(err) == api.KindState {
+		return
+	}
+	if ends(n) {
+		u.killStuck()
+		return
+	}
+	u.warn("send signal %v to the guest: the sandbox process %d does not answer", n, u.process.PID)
+}
+
+// killStuck ends a sandbox that takes no signals. Its end is reported like that of
+// any sandbox that was killed.
+func (u *run) killStuck() {
+	u.warn("the sandbox process %d does not answer: it is killed", u.process.PID)
+	u.process.Kill()
 }
 
 // resize gives the guest's terminal the size of the user's.
