@@ -392,3 +392,43 @@ func TestRunErrors(t *testing.T) {
 		t.Errorf("what failed left volumes: %q", out)
 	}
 }
+
+// treeListing prints what stat and the files of a directory say, but for what
+// is placed over an image's files and for times of directories.
+const treeListing = `cd /etc; own='-name hosts -o -name hostname -o -name resolv.conf -o -name mtab'
+	find . -mindepth 1 -xdev ! -type d ! \( $own \) -printf '%p %y %m %U:%G %s %T@ %l %n\n' | sort
+	find . -xdev -type d ! -name lost+found -printf '%p %m %U:%G\n' | sort
+	find . -xdev -type f ! \( $own \) | sort | xargs cat | md5sum`
+
+// TestNewVolumeBeginsWithTheImage: as docker, an empty volume gets what the
+// image has at its place, and one that is not empty is left alone.
+func TestNewVolumeBeginsWithTheImage(t *testing.T) {
+	b := newBed(t)
+	b.removeVolumes("etc", "empty", "owned")
+	want := b.must(treeListing)
+	if !strings.Contains(want, "./passwd f 644 0:0") {
+		t.Fatalf("the listing shows too little:\n%s", want)
+	}
+	for _, round := range []string{"new", "again"} {
+		if got := b.must(treeListing, "-v", "etc:/etc"); got != want {
+			t.Errorf("%s: the volume holds\n%s\nthe image\n%s", round, got, want)
+		}
+	}
+	b.h.MustRungv(t, "volume", "fsck", "etc")
+	if out := b.must(`rm -r /etc/apt; ls -d /etc/apt 2>&1 || true`, "-v", "etc:/etc"); !strings.Contains(out, "No such") {
+		t.Errorf("%q", out)
+	}
+	if out := b.must(`ls -d /etc/apt 2>&1 || true`, "-v", "etc:/etc"); !strings.Contains(out, "No such") {
+		t.Errorf("a volume that is not empty was filled: %q", out)
+	}
+	if out := b.must(`ls /usr/share`, "-v", "empty:/usr/share:nocopy"); out != "lost+found\n" {
+		t.Errorf("nocopy: %q", out)
+	}
+	// The owner of the image's directory, unless another is asked for.
+	if out := b.must(`stat -c '%a %g' /var/mail`); out != b.must(`stat -c '%a %g' /var/mail`, "-v", "/var/mail") {
+		t.Errorf("the image has %q", out)
+	}
+	if out := b.must(`stat -c %u:%g /var/mail`, "--mount", "type=volume,src=owned,dst=/var/mail,uid=5,gid=6"); out != "5:6\n" {
+		t.Errorf("uid and gid: %q", out)
+	}
+}

@@ -103,7 +103,7 @@ func (v *VolumeMount) durability() api.Durability {
 // mount is the volume as the sandbox is told of it, without files.
 func (v *VolumeMount) mount() api.Mount {
 	return api.Mount{
-		Type: api.MountVolume, Target: v.Target, ReadOnly: v.ReadOnly, UID: v.UID, GID: v.GID,
+		Type: api.MountVolume, Target: v.Target, ReadOnly: v.ReadOnly, UID: v.UID, GID: v.GID, Populate: v.Plain() && !v.NoCopy,
 		Volume: &api.Volume{Durability: v.durability(), Compact: v.Plain() && v.Source != "", Name: v.Source},
 	}
 }

@@ -216,6 +216,9 @@ type Mount struct {
 	GID  uint32 `json:"gid,omitempty"`
 	// Volume is what a MountVolume serves; nil for every other type.
 	Volume *Volume `json:"volume,omitempty"`
+	// Populate copies what the root file system has at Target into a volume
+	// that is empty; the owner of its root too, unless UID or GID is set.
+	Populate bool `json:"populate,omitempty"`
 }
 
 // Durability says what a guest's fsync means for a volume.

@@ -108,6 +108,11 @@ func (m *mounter) mountExtraVolume(e *api.Mount, source string, opts vfs.MountOp
 		return err
 	}
 	defer mnt.DecRef(m.ctx)
+	if e.Populate {
+		if err := m.populate(mnt, e); err != nil {
+			return fmt.Errorf("copy what the image has at %s into volume %s: %w", e.Target, e.Volume.Name, err)
+		}
+	}
 	return m.connect(mnt, e.Target)
 }
 

@@ -39,6 +39,15 @@ alone. What it writes to its root file system is gone when it ends; its record
 stays until 'rungv rm', unless --rm is given. A volume that the image declares
 is a directory of the root file system.
 
+Volumes keep what is written: -v NAME:DIR for one of the store, --mount src=FILE
+for one in a file, both made when missing and filled with what the image has at
+DIR (not with volume-nocopy). clone=ephemeral mounts a copy-on-write clone that
+is gone with the container, however that ends; clone=FILE.delta one that is kept.
+--mount also takes size=, readonly, uid= and gid= of a new volume, and
+durability=host, where fsync waits for the host's disk, or process. When the
+container has ended by itself or by a signal, its volumes are compacted and
+closed. See 'rungv volume --help'.
+
 The network is a user-mode one (--network nat): eth0 with 10.0.2.15, a gateway
 at 10.0.2.2 and a name server at 10.0.2.3, which asks the host's own or those of
 --dns; where the host has IPv6, fd67:7678::15, ::2 and ::3 too. Guests reach all that this user reaches, but for the host's loopback,
