@@ -169,17 +169,20 @@ func (b *Broker) answer(r netwire.Request, result netwire.Result) {
 	b.send(netwire.Message{Kind: netwire.Answer, Protocol: r.Protocol, ID: r.ID, Result: result}, -1)
 }
 
-// handOverHeld gives the sandbox a connection that the broker remembers: one
-// that is under the policy.
+// handOverHeld gives the sandbox a connection that the broker keeps: one that is
+// under the policy. The descriptor is the broker's own from now on.
 func (b *Broker) handOverHeld(r netwire.Request, to netip.AddrPort, fd int) {
-	result := b.flows.add(r.ID, flow{protocol: r.Protocol, to: to, from: r.From, by: r.By}, fd, func() bool {
+	f := &flow{fd: fd, protocol: r.Protocol, to: to, from: r.From, by: r.By}
+	result := b.flows.add(r.ID, f, func() bool {
 		allowed, _ := b.check(to)
 		return allowed
 	})
 	if result != netwire.OK {
+		unix.Close(fd)
 		b.answer(r, result)
 		return
 	}
+	defer b.flows.handed(f)
 	b.handOver(r, fd, netwire.Held)
 }
 

@@ -181,11 +181,51 @@ func TestClosedGivesBack(t *testing.T) {
 	eventually(t, "no connections", func() bool { return len(s.b.Connections()) == 0 })
 }
 
+// TestGivenBackTooSoon: a connection that is given back before it has been sent
+// is closed after that, so that its number is nobody else's meanwhile.
+func TestGivenBackTooSoon(t *testing.T) {
+	fds, err := newFlows()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, giveBack := range map[string]func(){
+		"by the sandbox": func() { fds.remove(1, netwire.TCP) }, "at the end": fds.closeAll,
+	} {
+		near, far, err := socketpair(unix.SOCK_STREAM)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer near.Close()
+		fd, err := unix.Dup(int(far.Fd()))
+		far.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := &flow{fd: fd, protocol: netwire.TCP}
+		if result := fds.add(1, f, func() bool { return true }); result != netwire.OK {
+			t.Fatal(result)
+		}
+		giveBack()
+		if _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != nil {
+			t.Errorf("%s: closed while it is sent: %v", name, err)
+		}
+		fds.handed(f)
+		if _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil {
+			t.Errorf("%s: still open after it was sent", name)
+		}
+	}
+}
+
 // TestFlowLimits: a sandbox that gives nothing back gets no more than its share,
 // nor two connections by one id.
 func TestFlowLimits(t *testing.T) {
 	s := newSandbox(t, Options{}, loopbackRule)
-	s.b.flows.most = 3
+	limit := func(n int) {
+		s.b.flows.mu.Lock()
+		defer s.b.flows.mu.Unlock()
+		s.b.flows.most = n
+	}
+	limit(3)
 	s.b.Start()
 	server := echoServer(t)
 	for range 3 {
@@ -196,7 +236,7 @@ func TestFlowLimits(t *testing.T) {
 	if m, _ := s.dial(netwire.TCP, server); m.Result != netwire.Busy {
 		t.Errorf("%s beyond the limit", m.Result)
 	}
-	s.b.flows.most = 10
+	limit(10)
 	s.next--
 	s.next--
 	if m, _ := s.dial(netwire.TCP, server); m.Result != netwire.Failed {

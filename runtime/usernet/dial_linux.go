@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -48,53 +47,86 @@ func (b *Broker) connect(r netwire.Request) {
 		return
 	}
 	if r.Protocol == netwire.Echo {
-		b.connectEcho(r, to)
+		proto := unix.IPPROTO_ICMP
+		if to.Addr().Is6() {
+			proto = unix.IPPROTO_ICMPV6
+		}
+		b.open(r, to, unix.SOCK_DGRAM, proto)
 		return
 	}
-	// The host's own keepalive is off: whether a connection lives is for its
-	// two ends to find out.
-	d := net.Dialer{Timeout: dialTimeout, KeepAlive: -1}
-	conn, err := d.DialContext(b.ctx, r.Protocol.String(), to.String())
-	if err != nil {
-		b.answer(r, resultOf(err))
-		return
+	kind, proto := unix.SOCK_STREAM, unix.IPPROTO_TCP
+	if r.Protocol == netwire.UDP {
+		kind, proto = unix.SOCK_DGRAM, unix.IPPROTO_UDP
 	}
-	defer conn.Close()
-	b.withDescriptor(r, conn.(syscall.Conn), func(fd int) { b.handOverHeld(r, to, fd) })
+	b.open(r, to, kind, proto)
 }
 
-// withDescriptor calls f with the descriptor of a connection of package net.
-func (b *Broker) withDescriptor(r netwire.Request, conn syscall.Conn, f func(fd int)) {
-	raw, err := conn.SyscallConn()
-	if err == nil {
-		err = raw.Control(func(fd uintptr) { f(int(fd)) })
-	}
-	if err != nil {
-		b.answer(r, netwire.Failed)
-	}
-}
-
-// connectEcho opens a socket for ICMP echo, where the host lets this user
-// have one (net.ipv4.ping_group_range).
-func (b *Broker) connectEcho(r netwire.Request, to netip.AddrPort) {
-	family, proto := unix.AF_INET, unix.IPPROTO_ICMP
-	var sa unix.Sockaddr = &unix.SockaddrInet4{Addr: [4]byte(to.Addr().AsSlice()[:4])}
+// open makes a socket, connects it and hands it over. It is made by hand:
+// package net would enter it into the launcher's poller, to be woken for bytes
+// that are the sandbox's, and costs more than all the rest.
+func (b *Broker) open(r netwire.Request, to netip.AddrPort, kind, proto int) {
+	family := unix.AF_INET
+	var sa unix.Sockaddr = &unix.SockaddrInet4{Addr: [4]byte(to.Addr().AsSlice()[:4]), Port: int(to.Port())}
 	if to.Addr().Is6() {
-		family, proto = unix.AF_INET6, unix.IPPROTO_ICMPV6
-		sa = &unix.SockaddrInet6{Addr: to.Addr().As16()}
+		family, sa = unix.AF_INET6, &unix.SockaddrInet6{Addr: to.Addr().As16(), Port: int(to.Port())}
 	}
-	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, proto)
-	if err != nil {
+	fd, err := unix.Socket(family, kind|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, proto)
+	if errors.Is(err, unix.EAFNOSUPPORT) {
+		b.answer(r, netwire.NetUnreachable)
+		return
+	}
+	if err != nil { // For ICMP: not with this user's groups (net.ipv4.ping_group_range).
 		b.answer(r, netwire.Failed)
 		return
 	}
-	defer unix.Close(fd)
-	// It does not wait: the socket has no handshake.
-	if err := unix.Connect(fd, sa); err != nil {
-		b.answer(r, resultOf(err))
+	if kind == unix.SOCK_STREAM {
+		// What is small has waited in the guest already, if it had to.
+		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
+	}
+	// To this host, and without a handshake, it is connected at once.
+	err = unix.Connect(fd, sa)
+	if errors.Is(err, unix.EINPROGRESS) {
+		fd, err = b.finish(fd)
+	}
+	if err == nil {
+		b.handOverHeld(r, to, fd)
 		return
 	}
-	b.handOverHeld(r, to, fd)
+	if fd >= 0 {
+		unix.Close(fd)
+	}
+	b.answer(r, resultOf(err))
+}
+
+// finish waits for a connection under way. It returns another descriptor of it,
+// and has closed the first.
+func (b *Broker) finish(fd int) (int, error) {
+	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return fd, err
+	}
+	f := os.NewFile(uintptr(fd), "connection")
+	defer f.Close()
+	defer context.AfterFunc(b.ctx, func() { f.Close() })()
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return own, err
+	}
+	_ = f.SetDeadline(time.Now().Add(dialTimeout))
+	var problem error
+	err = raw.Write(func(fd uintptr) bool {
+		var code int
+		code, problem = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR)
+		if problem == nil && code != 0 {
+			problem = unix.Errno(code)
+		}
+		if problem != nil {
+			return true
+		}
+		_, err := unix.Getpeername(int(fd))
+		return err == nil
+	})
+	return own, errors.Join(err, problem)
 }
 
 // connectResolver connects the guest with its name server.
@@ -122,14 +154,20 @@ func (b *Broker) connectResolver(r netwire.Request) {
 		b.answer(r, netwire.Failed)
 		return
 	}
-	defer far.Close()
 	b.tasks.Go(func() {
 		defer func() { <-b.streams }()
 		serve(b.ctx, fileConn{near}, func(name string) {
 			b.report(Denial{Protocol: r.Protocol, From: r.From, To: r.To, Name: name, By: r.By, Reason: "no rule allows the name"})
 		})
 	})
-	b.withDescriptor(r, far, func(fd int) { b.handOver(r, fd, flags) })
+	defer far.Close()
+	raw, err := far.SyscallConn()
+	if err == nil {
+		err = raw.Control(func(fd uintptr) { b.handOver(r, int(fd), flags) })
+	}
+	if err != nil {
+		b.answer(r, netwire.Failed)
+	}
 }
 
 // fileConn is one end of a socket pair as a net.Conn.

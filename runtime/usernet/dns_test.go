@@ -31,20 +31,30 @@ func answerOf(query []byte, payload string) []byte {
 	return append(out, payload...)
 }
 
+// samePort listens on one loopback port for both transports.
+func samePort(t *testing.T) (net.PacketConn, net.Listener) {
+	t.Helper()
+	for range 20 {
+		pc, err := net.ListenPacket("udp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Somebody may have it for TCP.
+		if l, err := net.Listen("tcp", pc.LocalAddr().String()); err == nil {
+			t.Cleanup(func() { pc.Close(); l.Close() })
+			return pc, l
+		}
+		pc.Close()
+	}
+	t.Fatal("no port is free for both transports")
+	return nil, nil
+}
+
 // startServer runs a name server for both transports on a loopback port. Its
 // UDP side sends garbage before each answer.
 func startServer(t *testing.T, payload string) netip.AddrPort {
 	t.Helper()
-	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { pc.Close() })
-	l, err := net.Listen("tcp", pc.LocalAddr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
+	pc, l := samePort(t)
 	go func() {
 		buf := make([]byte, maxMessageBytes)
 		for {

@@ -33,7 +33,9 @@ type flow struct {
 	protocol netwire.Protocol
 	to, from netip.AddrPort
 	by       netwire.Process
-	ended    bool
+	// ended is what the policy has ended; handing is a flow whose descriptor is
+	// being sent, and over one that the table has let go of.
+	ended, handing, over bool
 }
 
 // flows are the connections of a sandbox by the id of their request.
@@ -54,10 +56,11 @@ func newFlows() (*flows, error) {
 	return &flows{most: int(min(maxFlows, files.Cur/flowShare)), open: make(map[uint32]*flow)}, nil
 }
 
-// add enters a connection, of which it makes a descriptor of its own. allowed is
-// asked again under the lock that a change of policy takes, so that none slips
-// through between the two.
-func (t *flows) add(id uint32, f flow, fd int, allowed func() bool) netwire.Result {
+// add enters a connection, whose descriptor belongs to the table from then on.
+// allowed is asked again under the lock that a change of policy takes, so that
+// none slips through between the two. The flow is being handed over until
+// [flows.handed].
+func (t *flows) add(id uint32, f *flow, allowed func() bool) netwire.Result {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
@@ -68,25 +71,39 @@ func (t *flows) add(id uint32, f flow, fd int, allowed func() bool) netwire.Resu
 	case !allowed():
 		return netwire.Denied
 	}
-	var err error
-	if f.fd, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0); err != nil {
-		return netwire.Failed
-	}
-	t.open[id] = &f
+	f.handing = true
+	t.open[id] = f
 	return netwire.OK
+}
+
+// handed says that the flow's descriptor has been sent, or could not be.
+func (t *flows) handed(f *flow) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	f.handing = false
+	if f.over {
+		unix.Close(f.fd)
+	}
 }
 
 // remove closes the broker's side of a connection, if it is there.
 func (t *flows) remove(id uint32, protocol netwire.Protocol) {
 	t.mu.Lock()
-	f := t.open[id]
-	if f == nil || f.protocol != protocol {
-		t.mu.Unlock()
-		return
+	defer t.mu.Unlock()
+	if f := t.open[id]; f != nil && f.protocol == protocol {
+		t.forget(id, f)
 	}
+}
+
+// forget closes a connection, but not while its descriptor is being sent: a
+// sandbox that gives back what it has not got yet would be sent whatever has the
+// number next. The caller holds t.mu.
+func (t *flows) forget(id uint32, f *flow) {
 	delete(t.open, id)
-	t.mu.Unlock()
-	unix.Close(f.fd)
+	f.over = true
+	if !f.handing {
+		unix.Close(f.fd)
+	}
 }
 
 // replace calls change and ends what keep does not want then. It returns what
@@ -125,8 +142,7 @@ func (t *flows) closeAll() {
 	t.closed = true
 	for id, f := range t.open {
 		f.end()
-		unix.Close(f.fd)
-		delete(t.open, id)
+		t.forget(id, f)
 	}
 }
 
