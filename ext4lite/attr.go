@@ -85,7 +85,11 @@ func (i *Inode) SetAttr(s SetAttr) error {
 	if s.Mode != nil && i.d.Type() == disk.ModeLink { // as Linux has it: nobody looks at a link's mode
 		return fail("change mode of link", i.ino, EOPNOTSUPP)
 	}
-	h, err := i.fs.start(2)
+	credits := 2
+	if s.Mode != nil {
+		credits += xattrCredits
+	}
+	h, err := i.fs.start(credits)
 	if err != nil {
 		return fail("change attributes of", i.ino, err)
 	}
@@ -93,6 +97,9 @@ func (i *Inode) SetAttr(s SetAttr) error {
 	wide := i.fs.g.InodeSize > 128
 	if s.Mode != nil {
 		i.d.Mode = i.d.Type() | *s.Mode&0o7777
+		if err := i.chmodACL(h); err != nil {
+			return fail("change mode of", i.ino, i.fs.damaged(err))
+		}
 	}
 	if s.UID != nil {
 		i.d.UID = *s.UID

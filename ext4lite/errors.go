@@ -20,6 +20,7 @@ const (
 	ENOENT       = errno.ENOENT
 	EIO          = errno.EIO
 	E2BIG        = errno.E2BIG
+	EACCES       = errno.EACCES
 	EBUSY        = errno.EBUSY
 	EEXIST       = errno.EEXIST
 	EXDEV        = errno.EXDEV

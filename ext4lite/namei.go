@@ -29,6 +29,11 @@ type NewInode struct {
 	Major, Minor uint32 // of a device
 	Target       string // of a symbolic link
 	Xattrs       []Xattr
+	// InheritACL has the directory's default ACL decide on Mode and become the
+	// new inode's, as the kernel does it. Mode is then what was asked for, and
+	// Umask is taken off it where the directory has no such list.
+	InheritACL bool
+	Umask      uint16
 }
 
 // Xattr is an extended attribute with its full name.
@@ -216,6 +221,9 @@ func (i *Inode) fillNew(h *journal.Handle, dir *Inode, n NewInode) error {
 		}
 	case disk.ModeChar, disk.ModeBlock:
 		i.d.SetRdev(n.Major, n.Minor)
+	}
+	if err := i.inheritACL(h, dir, n); err != nil {
+		return err
 	}
 	for _, x := range n.Xattrs {
 		if err := i.putXattr(h, x.Name, x.Value, 0); err != nil {

@@ -116,7 +116,7 @@ func (i *Inode) getXattr(name string) ([]byte, error) {
 	}
 	for _, x := range list {
 		if x.Index == index && x.Name == rest {
-			if index == disk.XattrACLAccess || index == disk.XattrACLDefault {
+			if isACL(index) {
 				return disk.ACLToUser(x.Value)
 			}
 			return slices.Clone(x.Value), nil
@@ -190,23 +190,34 @@ func (i *Inode) putXattr(h *journal.Handle, name string, value []byte, flags int
 	if len(value) > MaxXattrValue {
 		return E2BIG
 	}
-	if index == disk.XattrACLAccess || index == disk.XattrACLDefault {
-		if value, err = disk.ACLToDisk(value); err != nil {
-			return err
-		}
-	}
 	list, err := i.loadXattrs()
 	if err != nil {
 		return err
 	}
+	store := true
+	if isACL(index) {
+		if value, err = disk.ACLToDisk(value); err != nil {
+			return err
+		}
+		if store, err = i.takeACL(index, value); err != nil {
+			return err
+		}
+	}
 	at := slices.IndexFunc(list, func(x disk.Xattr) bool { return x.Index == index && x.Name == rest })
 	switch {
+	case isACL(index): // as Linux has it: there is always a list, stored or not
 	case at >= 0 && flags&XattrCreate != 0:
 		return EEXIST
 	case at < 0 && flags&XattrReplace != 0:
 		return ENODATA
 	}
 	list = slices.Clone(list)
+	if !store {
+		if at < 0 {
+			return nil
+		}
+		return i.storeXattrs(h, slices.Delete(list, at, at+1))
+	}
 	x := disk.Xattr{Index: index, Name: rest, Value: slices.Clone(value)}
 	if at >= 0 {
 		list[at] = x
@@ -226,7 +237,10 @@ func (i *Inode) dropXattr(h *journal.Handle, name string) error {
 		return err
 	}
 	at := slices.IndexFunc(list, func(x disk.Xattr) bool { return x.Index == index && x.Name == rest })
-	if at < 0 {
+	switch {
+	case at < 0 && isACL(index):
+		return nil // as Linux has it: no list is what was wanted
+	case at < 0:
 		return ENODATA
 	}
 	return i.storeXattrs(h, slices.Delete(slices.Clone(list), at, at+1))

@@ -7,6 +7,7 @@
 package ext4
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -207,6 +208,9 @@ func (c *caller) open(p string, m uint32) call {
 func (c *caller) xattr(p string) call {
 	name := []string{"user.one", "user.two", "trusted.x", "security.x", "nonsense.x"}[c.r.IntN(5)]
 	value := make([]byte, c.r.IntN(200))
+	if c.r.IntN(2) == 0 {
+		name, value = "system.posix_acl_"+[]string{"access", "default"}[c.r.IntN(2)], c.acl()
+	}
 	flags := c.r.IntN(3)
 	kind := c.r.IntN(3)
 	return call{fmt.Sprintf("xattr %d %s of %s, %d bytes, %d", kind, name, p, len(value), flags), func(r string) string {
@@ -219,6 +223,34 @@ func (c *caller) xattr(p string) call {
 		n, err := unix.Lgetxattr(r+p, name, make([]byte, 100))
 		return fmt.Sprint(n, " ", errname(err))
 	}}
+}
+
+// acl makes up an access control list as setxattr(2) takes it, now and then a
+// wrong one.
+func (c *caller) acl() []byte {
+	const undefined = 1<<32 - 1
+	v := binary.LittleEndian.AppendUint32(nil, 2)
+	add := func(tag uint16, id uint32) {
+		v = binary.LittleEndian.AppendUint16(v, tag)
+		v = binary.LittleEndian.AppendUint16(v, uint16(c.r.IntN(8)))
+		v = binary.LittleEndian.AppendUint32(v, id)
+	}
+	named := c.r.IntN(3)
+	add(0x01, undefined)
+	for k := range named {
+		add(0x02, uint32(1101+k))
+	}
+	add(0x04, undefined)
+	if named > 1 {
+		add(0x08, 1200)
+	}
+	if named > 0 && c.r.IntN(20) > 0 || c.r.IntN(4) == 0 {
+		add(0x10, undefined)
+	}
+	if c.r.IntN(20) > 0 {
+		add(0x20, undefined)
+	}
+	return v
 }
 
 // unnamed makes a file without a name, then gives it one.
@@ -272,6 +304,11 @@ func describe(name, path string) string {
 	if st.Mode&unix.S_IFMT == unix.S_IFDIR {
 		size = 0
 	}
+	if st.Mode&(unix.S_IFMT|unix.S_ISGID|unix.S_IXGRP) == unix.S_IFREG|unix.S_ISGID {
+		// A lock mark, which chown by somebody outside the group takes away:
+		// the kernel's FUSE client, unlike its ext4, forgets that.
+		st.Mode &^= unix.S_ISGID
+	}
 	s := fmt.Sprintf("%s %o %d:%d links %d size %d device %#x", name, st.Mode, st.Uid, st.Gid, st.Nlink, size, st.Rdev)
 	if st.Mtim.Sec == 2e9 {
 		s += fmt.Sprintf(" mtime %d.%d", st.Mtim.Sec, st.Mtim.Nsec) // looking changes atime
@@ -280,7 +317,11 @@ func describe(name, path string) string {
 	if n, err := unix.Llistxattr(path, buf); err == nil && n > 0 {
 		names := strings.Split(string(buf[:n-1]), "\x00")
 		slices.Sort(names)
-		s += " " + strings.Join(names, " ")
+		for _, name := range names {
+			value := make([]byte, 4096)
+			n, err := unix.Lgetxattr(path, name, value)
+			s += fmt.Sprintf(" %s=%x,%s", name, value[:max(n, 0)], errname(err))
+		}
 	}
 	return s
 }

@@ -33,7 +33,7 @@ func (v *volume) Open(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fus
 }
 
 func (v *volume) Create(_ <-chan struct{}, in *fuse.CreateIn, name string, out *fuse.CreateOut) fuse.Status {
-	i, code := v.make(&in.InHeader, name, newInode(v.at(in.NodeId), &in.InHeader, in.Mode&0o7777|unix.S_IFREG), &out.EntryOut)
+	i, code := v.make(&in.InHeader, name, newInode(v.at(in.NodeId), &in.InHeader, in.Mode&0o7777|unix.S_IFREG, in.Umask), &out.EntryOut)
 	if code.Ok() {
 		open(i, in.Flags, &out.OpenOut)
 	}
@@ -42,7 +42,7 @@ func (v *volume) Create(_ <-chan struct{}, in *fuse.CreateIn, name string, out *
 
 func (v *volume) Tmpfile(_ <-chan struct{}, in *fuse.CreateIn, out *fuse.CreateOut) fuse.Status {
 	dir := v.at(in.NodeId)
-	i, err := dir.CreateUnnamed(newInode(dir, &in.InHeader, in.Mode&0o7777|unix.S_IFREG))
+	i, err := dir.CreateUnnamed(newInode(dir, &in.InHeader, in.Mode&0o7777|unix.S_IFREG, in.Umask))
 	if err != nil {
 		return status(err)
 	}

@@ -124,6 +124,11 @@ func mountFlags(options string) (flags uintptr, rest []string) {
 // maxTransfer is the largest read or write the kernel asks for at once.
 const maxTransfer = 1 << 20
 
+// extras are what the kernel does only if asked: it opens files by handle,
+// leaves umask and default ACLs to the server, and says when a list that is set
+// takes the set-group-ID bit away.
+const extras = fuse.CAP_EXPORT_SUPPORT | fuse.CAP_DONT_MASK | fuse.CAP_SETXATTR_EXT
+
 // mount mounts and serves. The type of file system is plain "fuse", which
 // suites know.
 func mount(fs *ext4lite.FS, source, dir string, flags uintptr, options []string, debug bool) (*fuse.Server, error) {
@@ -141,7 +146,7 @@ func mount(fs *ext4lite.FS, source, dir string, flags uintptr, options []string,
 	if err := unix.Mount(source, dir, "fuse", flags, strings.Join(options, ",")); err != nil {
 		return nil, err
 	}
-	server, err := fuse.NewServer(v, fmt.Sprintf("/dev/fd/%d", fd), &fuse.MountOptions{MaxWrite: maxTransfer, DisableReadDirPlus: true, ExtraCapabilities: fuse.CAP_EXPORT_SUPPORT, Debug: debug})
+	server, err := fuse.NewServer(v, fmt.Sprintf("/dev/fd/%d", fd), &fuse.MountOptions{MaxWrite: maxTransfer, DisableReadDirPlus: true, EnableAcl: true, ExtraCapabilities: extras, Debug: debug})
 	if err != nil {
 		return nil, err
 	}

@@ -13,8 +13,8 @@ import (
 
 // newInode is what a caller makes in a directory. Below a set-group-ID
 // directory all belongs to its group, and directories hand the bit on.
-func newInode(dir *ext4lite.Inode, h *fuse.InHeader, mode uint32) ext4lite.NewInode {
-	n := ext4lite.NewInode{Mode: uint16(mode), UID: h.Uid, GID: h.Gid}
+func newInode(dir *ext4lite.Inode, h *fuse.InHeader, mode, umask uint32) ext4lite.NewInode {
+	n := ext4lite.NewInode{Mode: uint16(mode), UID: h.Uid, GID: h.Gid, InheritACL: true, Umask: uint16(umask)}
 	if a := dir.Attr(); a.Mode&unix.S_ISGID != 0 {
 		n.GID = a.GID
 		if mode&unix.S_IFMT == unix.S_IFDIR {
@@ -34,19 +34,19 @@ func (v *volume) make(h *fuse.InHeader, name string, n ext4lite.NewInode, out *f
 }
 
 func (v *volume) Mknod(_ <-chan struct{}, in *fuse.MknodIn, name string, out *fuse.EntryOut) fuse.Status {
-	n := newInode(v.at(in.NodeId), &in.InHeader, in.Mode)
+	n := newInode(v.at(in.NodeId), &in.InHeader, in.Mode, in.Umask)
 	n.Major, n.Minor = in.Rdev>>8&0xfff, in.Rdev&0xff|in.Rdev>>12&0xfff00
 	_, code := v.make(&in.InHeader, name, n, out)
 	return code
 }
 
 func (v *volume) Mkdir(_ <-chan struct{}, in *fuse.MkdirIn, name string, out *fuse.EntryOut) fuse.Status {
-	_, code := v.make(&in.InHeader, name, newInode(v.at(in.NodeId), &in.InHeader, in.Mode&0o7777|unix.S_IFDIR), out)
+	_, code := v.make(&in.InHeader, name, newInode(v.at(in.NodeId), &in.InHeader, in.Mode&0o7777|unix.S_IFDIR, in.Umask), out)
 	return code
 }
 
 func (v *volume) Symlink(_ <-chan struct{}, h *fuse.InHeader, target, name string, out *fuse.EntryOut) fuse.Status {
-	n := newInode(v.at(h.NodeId), h, unix.S_IFLNK|0o777)
+	n := newInode(v.at(h.NodeId), h, unix.S_IFLNK|0o777, 0)
 	n.Target = target
 	_, code := v.make(h, name, n, out)
 	return code
@@ -77,7 +77,7 @@ func (v *volume) Rename(_ <-chan struct{}, in *fuse.RenameIn, oldName, newName s
 	if err != nil {
 		return status(err)
 	}
-	n := newInode(dir, &in.InHeader, unix.S_IFCHR)
+	n := newInode(dir, &in.InHeader, unix.S_IFCHR, 0)
 	err = i.SetAttr(ext4lite.SetAttr{UID: &n.UID, GID: &n.GID})
 	i.Release()
 	return status(err)

@@ -193,7 +193,13 @@ func give(p []byte, err error, dest []byte) (uint32, fuse.Status) {
 }
 
 func (v *volume) SetXAttr(_ <-chan struct{}, in *fuse.SetXAttrIn, name string, data []byte) fuse.Status {
-	return status(v.at(in.NodeId).SetXattr(name, data, int(in.Flags)))
+	i := v.at(in.NodeId)
+	err := i.SetXattr(name, data, int(in.Flags))
+	if err == nil && in.SetXAttrFlags&fuse.SETXATTR_ACL_KILL_SGID != 0 {
+		mode := i.Mode() &^ unix.S_ISGID
+		err = i.SetAttr(ext4lite.SetAttr{Mode: &mode})
+	}
+	return status(err)
 }
 
 func (v *volume) RemoveXAttr(_ <-chan struct{}, h *fuse.InHeader, name string) fuse.Status {
