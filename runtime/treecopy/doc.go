@@ -38,6 +38,9 @@ type missingError struct{ error }
 
 func (e missingError) Unwrap() error { return e.error }
 
+// paxXattr is the prefix under which GNU tar and others keep attributes.
+const paxXattr = "SCHILY.xattr."
+
 // Source describes what is copied.
 type Source struct {
 	// Base is its name where the destination is a directory.

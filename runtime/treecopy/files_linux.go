@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -42,6 +43,41 @@ func openFile(name string) (*os.File, error) {
 		return nil, errors.Join(err, &fs.PathError{Op: "copy", Path: name, Err: errors.New("changed its type meanwhile")})
 	}
 	return f, nil
+}
+
+// maxXattrBytes bounds the names of a file's attributes, and each value: Linux'
+// own limits.
+const maxXattrBytes = 64 << 10
+
+// readXattrs adds all attributes of a file that this user may read.
+func readXattrs(h *tar.Header, name string) error {
+	list := make([]byte, maxXattrBytes)
+	n, err := unix.Llistxattr(name, list)
+	if errors.Is(err, unix.ENOTSUP) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOENT) || n == 0 && err == nil {
+		return nil
+	}
+	if err != nil {
+		return &fs.PathError{Op: "list attributes of", Path: name, Err: err}
+	}
+	value := make([]byte, maxXattrBytes)
+	for x := range strings.SplitSeq(strings.TrimRight(string(list[:n]), "\x00"), "\x00") {
+		if x == "" || x == "security.selinux" {
+			continue // The host's labels mean nothing elsewhere.
+		}
+		k, err := unix.Lgetxattr(name, x, value)
+		if err != nil {
+			continue // Not for this user, or gone.
+		}
+		if h.PAXRecords == nil {
+			h.PAXRecords = map[string]string{}
+		}
+		h.PAXRecords[paxXattr+x] = string(value[:k])
+	}
+	return nil
+}
+
+func setXattr(f *os.File, name, value string) error {
+	return unix.Fsetxattr(int(f.Fd()), name, []byte(value), 0)
 }
 
 func isBusy(err error) bool { return errors.Is(err, unix.EBUSY) }

@@ -45,17 +45,34 @@ func notFound(err error) error {
 	return err
 }
 
+// PackOptions say what is packed of a tree besides the files.
+type PackOptions struct {
+	// Xattrs packs extended attributes.
+	Xattrs bool
+	// Contents leaves the entry of the tree's own root out.
+	Contents bool
+	// Own gives everything to UID and GID.
+	Own      bool
+	UID, GID uint32
+}
+
 // Pack writes the tree at real as a tar stream, its root under the name root.
 // A file that changes size meanwhile is cut or filled up with zeros, as it was
 // announced.
-func Pack(w io.Writer, real, root string) error {
-	p := &packer{tar: tar.NewWriter(w), links: make(map[fileID]string), buf: make([]byte, copyBytes)}
+func Pack(w io.Writer, real, root string) error { return PackWith(w, real, root, PackOptions{}) }
+
+// PackWith is Pack with options.
+func PackWith(w io.Writer, real, root string, o PackOptions) error {
+	p := &packer{tar: tar.NewWriter(w), links: make(map[fileID]string), buf: make([]byte, copyBytes), o: o}
 	err := filepath.WalkDir(real, func(name string, _ fs.DirEntry, err error) error {
 		if err != nil {
 			if name != real && errors.Is(err, fs.ErrNotExist) {
 				return nil // Removed while we came to it.
 			}
 			return err
+		}
+		if o.Contents && name == real {
+			return nil
 		}
 		rel, err := filepath.Rel(real, name)
 		if err != nil {
@@ -74,6 +91,7 @@ type packer struct {
 	// links are the first names of files with several.
 	links map[fileID]string
 	buf   []byte
+	o     PackOptions
 }
 
 // add writes one entry.
@@ -103,6 +121,9 @@ func (p *packer) add(name, entry string) error {
 	if fi.IsDir() {
 		h.Name += "/"
 	}
+	if p.o.Own {
+		h.Uid, h.Gid = int(p.o.UID), int(p.o.GID)
+	}
 	if id, ok := idOf(fi); ok && fi.Mode().IsRegular() {
 		if first, seen := p.links[id]; seen {
 			h.Typeflag, h.Linkname, h.Size = tar.TypeLink, first, 0
@@ -110,6 +131,11 @@ func (p *packer) add(name, entry string) error {
 		}
 		if len(p.links) < maxLinks {
 			p.links[id] = entry
+		}
+	}
+	if p.o.Xattrs {
+		if err := readXattrs(h, name); err != nil {
+			return err
 		}
 	}
 	if !fi.Mode().IsRegular() {

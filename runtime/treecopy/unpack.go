@@ -4,6 +4,7 @@ package treecopy
 
 import (
 	"archive/tar"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -59,6 +60,10 @@ type UnpackOptions struct {
 	// Inside is for the container's side, where device nodes, pipes and
 	// set-user-id bits are the container's own affair.
 	Inside bool
+	// Xattrs keeps extended attributes: those of users, with Owner all.
+	Xattrs bool
+	// Sparse makes holes of runs of zeros.
+	Sparse bool
 	// Skipped, if not nil, is told what was left out and why.
 	Skipped func(name, why string)
 }
@@ -98,6 +103,7 @@ type dirTime struct {
 	name string
 	mode fs.FileMode
 	time time.Time
+	head *tar.Header // where there are attributes to be set
 }
 
 // target is where an entry's name goes.
@@ -199,7 +205,11 @@ func (u *unpacker) dir(name string, mode fs.FileMode, h *tar.Header) error {
 		return err
 	}
 	if len(u.dirs) < maxTimes {
-		u.dirs = append(u.dirs, dirTime{name, mode, h.ModTime})
+		d := dirTime{name: name, mode: mode, time: h.ModTime}
+		if u.o.Xattrs && len(h.PAXRecords) > 0 {
+			d.head = h
+		}
+		u.dirs = append(u.dirs, d)
 	} else if err := u.root.Chmod(name, mode); err != nil {
 		return err
 	}
@@ -219,9 +229,16 @@ func (u *unpacker) file(name string, mode fs.FileMode, h *tar.Header) error {
 	if err != nil {
 		return err
 	}
-	_, err = io.CopyBuffer(onlyWriter{f}, onlyReader{u.tar}, u.buf)
+	if u.o.Sparse {
+		err = u.sparse(f, h.Size)
+	} else {
+		_, err = io.CopyBuffer(onlyWriter{f}, onlyReader{u.tar}, u.buf)
+	}
 	if err == nil && u.o.Owner {
 		err = f.Chown(h.Uid, h.Gid)
+	}
+	if err == nil && u.o.Xattrs {
+		u.setXattrs(f, name, h)
 	}
 	if err == nil {
 		err = f.Chmod(mode) // After its owner, whose change takes bits away.
@@ -233,6 +250,36 @@ func (u *unpacker) file(name string, mode fs.FileMode, h *tar.Header) error {
 }
 
 type onlyReader struct{ io.Reader }
+
+// sparse writes a file's data, but for runs of zeros.
+func (u *unpacker) sparse(f *os.File, size int64) error {
+	for off := int64(0); off < size; {
+		p := u.buf[:min(int64(len(u.buf)), size-off)]
+		if _, err := io.ReadFull(u.tar, p); err != nil {
+			return err
+		}
+		if len(bytes.Trim(p, "\x00")) > 0 {
+			if _, err := f.WriteAt(p, off); err != nil {
+				return err
+			}
+		}
+		off += int64(len(p))
+	}
+	return f.Truncate(size)
+}
+
+// setXattrs sets the attributes that the stream has and this user may set.
+func (u *unpacker) setXattrs(f *os.File, name string, h *tar.Header) {
+	for k, v := range h.PAXRecords {
+		x, ok := strings.CutPrefix(k, paxXattr)
+		if !ok || !u.o.Owner && !strings.HasPrefix(x, "user.") {
+			continue
+		}
+		if err := setXattr(f, x, v); err != nil {
+			u.skip(name, fmt.Sprintf("its attribute %s: %v", x, err))
+		}
+	}
+}
 
 func (u *unpacker) own(name string, h *tar.Header) error {
 	if !u.o.Owner {
@@ -246,6 +293,12 @@ func (u *unpacker) own(name string, h *tar.Header) error {
 func (u *unpacker) finish() error {
 	for i := len(u.dirs) - 1; i >= 0; i-- {
 		d := &u.dirs[i]
+		if d.head != nil {
+			if f, err := u.root.Open(d.name); err == nil {
+				u.setXattrs(f, d.name, d.head)
+				f.Close()
+			}
+		}
 		if err := u.root.Chtimes(d.name, d.time, d.time); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}

@@ -10,13 +10,11 @@ import (
 	"io"
 	"os"
 	"path"
-	"path/filepath"
-	"slices"
 	"strings"
 
 	"z.gfire.dev/gvx/ext4lite"
 	"z.gfire.dev/gvx/runtime/api"
-	"z.gfire.dev/gvx/runtime/volumes/hosttree"
+	"z.gfire.dev/gvx/runtime/treecopy"
 )
 
 // CopyOptions say how files are copied.
@@ -58,49 +56,68 @@ func (s *Store) CopyOut(r Ref, source, dest string, o CopyOptions) error {
 			return err
 		}
 		defer i.Release()
-		isDir := i.Mode()&ext4lite.ModeType == ext4lite.ModeDir
-		to := place{name: baseName(source), contents: contentsOnly(source), isDir: isDir}
-		fi, err := os.Stat(dest)
-		exists := err == nil
-		dir, name, err := to.find(dest, exists, exists && fi.IsDir(), os.PathSeparator)
+		what := treecopy.Source{Base: baseName(source), Dir: isDir(i), Contents: contentsOnly(source)}
+		dir, name, err := treecopy.Resolve(dest, what)
 		if err != nil {
 			return err
 		}
+		root := "."
+		if !what.Dir {
+			root, name = name, ""
+		}
 		return pipe(
-			func(w io.Writer) error { return fs.ExportInode(w, i, name) },
+			func(w io.Writer) error { return fs.ExportInode(w, i, root) },
 			func(rd io.Reader) error {
-				return hosttree.Unpack(rd, dir, hosttree.UnpackOptions{Owners: o.Archive, Warn: s.warn})
+				return treecopy.Unpack(rd, dir, treecopy.UnpackOptions{Name: name, Owner: o.Archive, Xattrs: true, Sparse: true,
+					Skipped: func(name, why string) { s.warn("%s is left out: %s", name, why) }})
 			})
 	})
 }
 
 // CopyIn copies a file or tree of the host into a volume, to docker's rules.
 func (s *Store) CopyIn(source string, r Ref, dest string, o CopyOptions) error {
-	fi, err := os.Lstat(source)
-	if err == nil && o.Follow {
-		fi, err = os.Stat(source)
-	}
+	real, what, err := treecopy.Find(source, o.Follow)
 	if err != nil {
 		return hostError("copy to volume "+r.String(), err)
 	}
 	return s.writing(r, "copy to volume", func(fs *ext4lite.FS) error {
-		to := place{name: baseName(filepath.ToSlash(source)), contents: contentsOnly(filepath.ToSlash(source)), isDir: fi.IsDir()}
-		i, err := fs.WalkFollow(dest)
-		exists, destDir := err == nil, false
-		if exists {
-			destDir = i.Mode()&ext4lite.ModeType == ext4lite.ModeDir
-			i.Release()
-		}
-		dir, name, err := to.find(dest, exists, destDir, '/')
+		dir, name, err := resolve(fs, dest, what)
 		if err != nil {
 			return err
 		}
-		pack := hosttree.PackOptions{Name: name, Follow: o.Follow, Own: o.Own || !o.Archive, UID: o.UID, GID: o.GID}
+		pack := treecopy.PackOptions{Xattrs: true, Contents: name == ".", Own: o.Own || !o.Archive, UID: o.UID, GID: o.GID}
 		return pipe(
-			func(w io.Writer) error { return hosttree.Pack(w, source, pack) },
+			func(w io.Writer) error { return treecopy.PackWith(w, real, name, pack) },
 			func(rd io.Reader) error { return importInto(fs, rd, dir, ext4lite.ImportOptions{}) })
 	})
 }
+
+// resolve is treecopy.Resolve for a destination in a volume.
+func resolve(fs *ext4lite.FS, dest string, what treecopy.Source) (dir, name string, err error) {
+	wantsDir := strings.HasSuffix(dest, "/") || strings.HasSuffix(dest, "/.")
+	i, err := fs.WalkFollow(dest)
+	if err == nil {
+		defer i.Release()
+		switch {
+		case isDir(i) && what.Contents:
+			return dest, ".", nil
+		case isDir(i):
+			return dest, what.Base, nil
+		case what.Dir:
+			return "", "", fmt.Errorf("cannot copy a directory to the file %s: %w", dest, ext4lite.ENOTDIR)
+		case wantsDir:
+			return "", "", fmt.Errorf("%s: %w", dest, ext4lite.ENOTDIR)
+		}
+	} else if !errors.Is(err, ext4lite.ENOENT) {
+		return "", "", err
+	} else if wantsDir && !what.Dir {
+		return "", "", fmt.Errorf("%s: no such directory: %w", dest, ext4lite.ENOENT)
+	}
+	clean := path.Clean("/" + dest)
+	return path.Dir(clean), path.Base(clean), nil
+}
+
+func isDir(i *ext4lite.Inode) bool { return i.Mode()&ext4lite.ModeType == ext4lite.ModeDir }
 
 // Cat writes a file's bytes.
 func (s *Store) Cat(w io.Writer, r Ref, file string) error {
@@ -230,7 +247,7 @@ func importInto(fs *ext4lite.FS, rd io.Reader, dir string, o ext4lite.ImportOpti
 		return err
 	}
 	defer i.Release()
-	if i.Mode()&ext4lite.ModeType != ext4lite.ModeDir {
+	if !isDir(i) {
 		return fmt.Errorf("%s is no directory: %w", dir, ext4lite.ENOTDIR)
 	}
 	return fs.ImportInode(rd, i, o)
@@ -266,40 +283,4 @@ func baseName(p string) string {
 // contentsOnly says that a source means a directory's contents: docker's "/.".
 func contentsOnly(p string) bool {
 	return p == "." || strings.HasSuffix(p, "/.") || path.Clean("/"+p) == "/"
-}
-
-// place finds where a copy goes.
-type place struct {
-	name            string // of the source
-	contents, isDir bool
-}
-
-// find is docker's rule: into a directory that exists, or as a new name.
-func (p place) find(dest string, exists, destIsDir bool, separator rune) (dir, name string, err error) {
-	split := func(s string) (string, string) {
-		if separator == '/' {
-			return path.Dir(s), path.Base(s)
-		}
-		return filepath.Dir(s), filepath.Base(s)
-	}
-	slash := slices.Contains([]rune{separator, '/'}, last(dest))
-	switch {
-	case exists && destIsDir && p.isDir && p.contents:
-		return dest, ".", nil
-	case exists && destIsDir:
-		return dest, p.name, nil
-	case exists && p.isDir:
-		return "", "", errors.New("cannot copy a directory onto a file")
-	case exists && slash, !exists && slash && !p.isDir:
-		return "", "", fmt.Errorf("no directory %s to copy into", dest)
-	}
-	dir, name = split(strings.TrimRight(dest, string(separator)))
-	return dir, name, nil
-}
-
-func last(s string) rune {
-	if s == "" {
-		return 0
-	}
-	return rune(s[len(s)-1])
 }
