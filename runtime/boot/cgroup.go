@@ -26,6 +26,7 @@ func (sb *sandbox) setupCgroups() error {
 	if err := sb.writeCgroup("cgroup.subtree_control", guestControllers); err != nil {
 		return fmt.Errorf("enable cgroup controllers: %w", err)
 	}
+	sb.cgroups.extendRoot()
 	return nil
 }
 

@@ -183,7 +183,7 @@ func (sb *sandbox) newKernel() error {
 	}
 	sb.userns = userns
 	sb.numberUserNamespace()
-	if err := overrideSyscalls(); err != nil {
+	if err := sb.overrideSyscalls(); err != nil {
 		return err
 	}
 	if err := sb.registerFilesystems(); err != nil {

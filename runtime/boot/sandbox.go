@@ -34,6 +34,7 @@ type sandbox struct {
 	userns      *auth.UserNamespace
 	memoryFD    int
 	cgroupMount *vfs.Mount
+	cgroups     guestCgroups
 	volumes     []*volume
 	watchdog    *watchdog.Watchdog
 	layers      []string
@@ -60,12 +61,14 @@ type sandbox struct {
 }
 
 func newSandbox(h *api.HeadStart, tl *timeline) *sandbox {
-	return &sandbox{
+	sb := &sandbox{
 		head:      h,
 		timeline:  tl,
 		startedCh: make(chan struct{}),
 		exitedCh:  make(chan struct{}),
 	}
+	sb.cgroups.sb = sb
+	return sb
 }
 
 // setInit records the container's first process.

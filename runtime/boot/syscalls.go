@@ -19,18 +19,30 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/vfs"
 )
 
-// syscallOverrides wraps gVisor's function for the system call of that name.
-var syscallOverrides = map[string]func(kernel.SyscallFn) kernel.SyscallFn{
-	"umount2": umountShared,
-	"bpf":     loadPacketFilters,
+// syscallOverrides wrap gVisor's functions for the system calls of their names.
+func (sb *sandbox) syscallOverrides() map[string]func(kernel.SyscallFn) kernel.SyscallFn {
+	return map[string]func(kernel.SyscallFn) kernel.SyscallFn{
+		"fallocate": allocateOnVolumes,
+
+		"umount2": umountShared,
+		"bpf":     loadPacketFilters,
+		"mkdir":   func(call kernel.SyscallFn) kernel.SyscallFn { return sb.extendCgroup(call, false) },
+		"mkdirat": func(call kernel.SyscallFn) kernel.SyscallFn { return sb.extendCgroup(call, true) },
+		"open":    sb.openCgroupFile,
+		"openat":  sb.openCgroupFile,
+		"openat2": sb.openCgroupFile,
+	}
 }
 
 // overrideSyscalls puts the overrides into all tables. It must run before the
 // first guest task exists.
-func overrideSyscalls() error {
+func (sb *sandbox) overrideSyscalls() error {
 	for _, table := range kernel.SyscallTables() {
-		for name, wrap := range syscallOverrides {
+		for name, wrap := range sb.syscallOverrides() {
 			number, err := table.LookupNo(name)
+			if err != nil && (name == "mkdir" || name == "open") {
+				continue // Newer architectures have no such calls.
+			}
 			if err != nil {
 				return fmt.Errorf("override system call %s for %v: %w", name, table.Arch, err)
 			}
@@ -67,18 +79,7 @@ func umountShared(umount kernel.SyscallFn) kernel.SyscallFn {
 // mountInUse says whether the mount that umount2's arguments name has users:
 // submounts, open files, working directories. An error is an answer of yes.
 func mountInUse(t *kernel.Task, args *arch.SyscallArguments) bool {
-	name, err := t.CopyInString(args[0].Pointer(), linux.PATH_MAX)
-	if err != nil || name == "" {
-		return true
-	}
-	root := t.FSContext().RootDirectory()
-	defer root.DecRef(t)
-	start := t.FSContext().WorkingDirectory()
-	defer start.DecRef(t)
-	vd, err := t.Kernel().VFS().GetDentryAt(t, t.Credentials(), &vfs.PathOperation{
-		Root: root, Start: start, Path: fspath.Parse(name),
-		FollowFinalSymlink: args[1].Uint()&linux.UMOUNT_NOFOLLOW == 0,
-	}, &vfs.GetDentryOptions{})
+	vd, err := resolve(t, linux.AT_FDCWD, args[0], args[1].Uint()&linux.UMOUNT_NOFOLLOW == 0)
 	if err != nil {
 		return true
 	}
@@ -131,4 +132,67 @@ func loadPacketFilters(bpf kernel.SyscallFn) kernel.SyscallFn {
 		}
 		return ret, control, err
 	}
+}
+
+// extendCgroup adds to a new cgroup the files that gVisor's lack.
+func (sb *sandbox) extendCgroup(mkdir kernel.SyscallFn, at bool) kernel.SyscallFn {
+	return func(t *kernel.Task, number uintptr, args arch.SyscallArguments) (uintptr, *kernel.SyscallControl, error) {
+		ret, control, err := mkdir(t, number, args)
+		if err != nil {
+			return ret, control, err
+		}
+		dirFD, name := int32(linux.AT_FDCWD), args[0]
+		if at {
+			dirFD, name = args[0].Int(), args[1]
+		}
+		if vd, err := resolve(t, dirFD, name, false); err == nil {
+			if vd.Mount().Filesystem() == sb.cgroupMount.Filesystem() {
+				sb.cgroups.extend(t, vd.Dentry(), false)
+			}
+			vd.DecRef(t)
+		}
+		return ret, control, nil
+	}
+}
+
+// openCgroupFile has our own content read where a cgroup is frozen or had
+// processes killed, and learns of limits about to be set.
+func (sb *sandbox) openCgroupFile(open kernel.SyscallFn) kernel.SyscallFn {
+	return func(t *kernel.Task, number uintptr, args arch.SyscallArguments) (uintptr, *kernel.SyscallControl, error) {
+		ret, control, err := open(t, number, args)
+		if err == nil {
+			sb.cgroups.replaceOpened(t, int32(ret))
+		}
+		return ret, control, err
+	}
+}
+
+// resolve finds what a task means by a descriptor of a directory and a path. The
+// caller owns a reference to it.
+func resolve(t *kernel.Task, dirFD int32, path arch.SyscallArgument, follow bool) (vfs.VirtualDentry, error) {
+	name, err := t.CopyInString(path.Pointer(), linux.PATH_MAX)
+	if err != nil {
+		return vfs.VirtualDentry{}, err
+	}
+	root := t.FSContext().RootDirectory()
+	defer root.DecRef(t)
+	start := root
+	switch {
+	case name == "":
+		return vfs.VirtualDentry{}, linuxerr.ENOENT
+	case name[0] == '/':
+	case dirFD == linux.AT_FDCWD:
+		start = t.FSContext().WorkingDirectory()
+		defer start.DecRef(t)
+	default:
+		dir := t.GetFile(dirFD)
+		if dir == nil {
+			return vfs.VirtualDentry{}, linuxerr.EBADF
+		}
+		defer dir.DecRef(t)
+		start = dir.VirtualDentry()
+	}
+	return t.Kernel().VFS().GetDentryAt(t, t.Credentials(), &vfs.PathOperation{
+		Root: root, Start: start, Path: fspath.Parse(name), FollowFinalSymlink: follow,
+	}, &vfs.GetDentryOptions{})
 }

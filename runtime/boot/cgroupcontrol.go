@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// The guest's freezer and its memory limits: see guestCgroups.
+
+package boot
+
+import (
+	"strconv"
+	"strings"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/abi/linux"
+	"gvisor.dev/gvisor/pkg/context"
+	"gvisor.dev/gvisor/pkg/log"
+	"gvisor.dev/gvisor/pkg/sentry/fsimpl/kernfs"
+	"gvisor.dev/gvisor/pkg/sentry/kernel"
+	"gvisor.dev/gvisor/pkg/sentry/vfs"
+)
+
+const (
+	// frozenLook is how often frozen groups are looked at for tasks that have
+	// come in, and for those that are to be killed.
+	frozenLook = 50 * time.Millisecond
+	// limitLookMin keeps a container near its limit from costing much: usage of
+	// a cgroup is counted page by page.
+	limitLookMin = 20 * time.Millisecond
+	// unlimitedLooksMost is how often a group without a limit is looked at
+	// after its memory.max was opened.
+	unlimitedLooksMost = 20
+)
+
+func (g *guestCgroups) isFrozen(cg kernel.Cgroup2) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	s := g.groups[cg]
+	return s != nil && s.frozen
+}
+
+func (g *guestCgroups) kills(cg kernel.Cgroup2) uint64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if s := g.groups[cg]; s != nil {
+		return s.kills
+	}
+	return 0
+}
+
+// freeze stops the tasks of a group.
+func (g *guestCgroups) freeze(cg kernel.Cgroup2) {
+	g.mu.Lock()
+	s := g.state(cg)
+	if s.frozen {
+		g.mu.Unlock()
+		return
+	}
+	s.frozen, s.stopped = true, make(map[*kernel.Task]struct{})
+	if s.kills == 0 {
+		g.extraordinary.Add(1)
+	}
+	start := !g.watchingFrozen
+	g.watchingFrozen = true
+	g.mu.Unlock()
+	g.tendFrozen(cg, s)
+	if start {
+		go g.watchFrozen()
+	}
+}
+
+// thaw lets them go on.
+func (g *guestCgroups) thaw(cg kernel.Cgroup2) {
+	g.mu.Lock()
+	s := g.groups[cg]
+	if s == nil || !s.frozen {
+		g.mu.Unlock()
+		return
+	}
+	stopped := s.stopped
+	s.frozen, s.stopped = false, nil
+	if s.kills == 0 {
+		g.extraordinary.Add(-1)
+	}
+	g.mu.Unlock()
+	for t := range stopped {
+		t.EndExternalStop()
+	}
+}
+
+// tendFrozen stops the tasks of a frozen group that still run, and lets those go
+// that are to be killed: a frozen process can be.
+func (g *guestCgroups) tendFrozen(cg kernel.Cgroup2, s *cgroupState) {
+	members := g.members(cg)
+	var stop, free []*kernel.Task
+	g.mu.Lock()
+	if !s.frozen {
+		g.mu.Unlock()
+		return
+	}
+	for _, t := range members {
+		_, stopped := s.stopped[t]
+		killed := t.PendingSignals()&linux.SignalSetOf(linux.SIGKILL) != 0
+		switch {
+		case killed && stopped:
+			delete(s.stopped, t)
+			free = append(free, t)
+		case !killed && !stopped:
+			s.stopped[t] = struct{}{}
+			stop = append(stop, t)
+		}
+	}
+	g.mu.Unlock()
+	for _, t := range free {
+		t.EndExternalStop()
+	}
+	for _, t := range stop {
+		t.BeginExternalStop()
+	}
+}
+
+// watchFrozen runs while any group is frozen.
+func (g *guestCgroups) watchFrozen() {
+	for {
+		time.Sleep(frozenLook)
+		frozen := make(map[kernel.Cgroup2]*cgroupState)
+		g.mu.Lock()
+		g.forget()
+		for cg, s := range g.groups {
+			if s.frozen {
+				frozen[cg] = s
+			}
+		}
+		if len(frozen) == 0 {
+			g.watchingFrozen = false
+			g.mu.Unlock()
+			return
+		}
+		g.mu.Unlock()
+		for cg, s := range frozen {
+			g.tendFrozen(cg, s)
+		}
+	}
+}
+
+// watchLimit has the memory of a group watched whose limit may be about to be
+// set.
+func (g *guestCgroups) watchLimit(cg kernel.Cgroup2) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	s := g.state(cg)
+	s.limited, s.unlimitedLooks = true, 0
+	if !g.watchingLimits {
+		g.watchingLimits = true
+		go g.watchLimits()
+	}
+}
+
+// watchLimits runs while any group has a limit: it kills the largest process of
+// a group that is above it, as Linux does.
+func (g *guestCgroups) watchLimits() {
+	ctx := g.sb.k.SupervisorContext()
+	for {
+		var limited []kernel.Cgroup2
+		g.mu.Lock()
+		g.forget()
+		for cg, s := range g.groups {
+			if s.limited {
+				limited = append(limited, cg)
+			}
+		}
+		if len(limited) == 0 {
+			g.watchingLimits = false
+			g.mu.Unlock()
+			return
+		}
+		g.mu.Unlock()
+		next := memoryPollMax
+		for _, cg := range limited {
+			next = min(next, g.holdToLimit(ctx, cg))
+		}
+		time.Sleep(max(next, limitLookMin))
+	}
+}
+
+// holdToLimit looks at one group, and returns how long it may go unseen.
+func (g *guestCgroups) holdToLimit(ctx context.Context, cg kernel.Cgroup2) time.Duration {
+	limit, ok := readBytes(ctx, cg, "memory.max")
+	g.mu.Lock()
+	s := g.state(cg)
+	if !ok {
+		if s.unlimitedLooks++; s.unlimitedLooks > unlimitedLooksMost {
+			s.limited = false
+		}
+		g.mu.Unlock()
+		return memoryPollMax
+	}
+	s.unlimitedLooks = 0
+	g.mu.Unlock()
+	used, ok := readBytes(ctx, cg, "memory.current")
+	if !ok || used <= limit {
+		return memoryPollInterval(limit - min(used, limit))
+	}
+	g.killIn(ctx, cg, used, limit)
+	return limitLookMin
+}
+
+// killIn kills the process of a group that holds most.
+func (g *guestCgroups) killIn(ctx context.Context, cg kernel.Cgroup2, used, limit uint64) {
+	var (
+		victim *kernel.ThreadGroup
+		most   uint64
+	)
+	for _, t := range g.members(cg) {
+		if n := residentBytes(t.ThreadGroup()); n > most {
+			victim, most = t.ThreadGroup(), n
+		}
+	}
+	if victim == nil {
+		return
+	}
+	log.Warningf("cgroup %s holds %d bytes of %d: killing %q, which holds %d", cg.Path(), used, limit, victim.Leader().Name(), most)
+	// Who watches learns of it before the process' parent does.
+	g.mu.Lock()
+	s := g.state(cg)
+	if s.kills == 0 && !s.frozen {
+		g.extraordinary.Add(1)
+	}
+	s.kills++
+	g.mu.Unlock()
+	if err := g.sb.k.SendExternalSignalThreadGroup(victim, &linux.SignalInfo{Signo: int32(linux.SIGKILL)}); err != nil {
+		log.Warningf("cgroup %s: kill %q: %v", cg.Path(), victim.Leader().Name(), err)
+	}
+	g.notify(ctx, cg, "memory.events")
+}
+
+// notify wakes those who watch a file of a group by inotify.
+func (g *guestCgroups) notify(ctx context.Context, cg kernel.Cgroup2, name string) {
+	dir, ok := cg.(interface {
+		Lookup(ctx context.Context, name string) (kernfs.Inode, error)
+	})
+	if !ok {
+		return
+	}
+	file, err := dir.Lookup(ctx, name)
+	if err != nil {
+		return
+	}
+	defer file.DecRef(ctx)
+	file.Watches().Notify(ctx, "", linux.IN_MODIFY, 0, vfs.InodeEvent, false)
+}
+
+// readBytes reads a figure of a group; "max" is none.
+func readBytes(ctx context.Context, cg kernel.Cgroup2, name string) (uint64, bool) {
+	text, err := cg.ReadControl(ctx, name)
+	if err != nil {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(strings.TrimSpace(text), 10, 64)
+	return n, err == nil
+}
