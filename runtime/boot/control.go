@@ -177,6 +177,9 @@ func (s *service) signalExec(id string, target controlv1.SignalRequest_Target, i
 		return err
 	}
 	if target == controlv1.SignalRequest_FOREGROUND {
+		if pg := e.tg.ProcessGroup(); e.terminal == nil && pg != nil {
+			return s.sb.k.SendExternalSignalProcessGroup(pg, info)
+		}
 		return s.sb.signalForeground(e.tty(), e.tg, info)
 	}
 	return s.sb.k.SendExternalSignalThreadGroup(e.tg, info)

@@ -147,7 +147,13 @@ func (sb *sandbox) killLargest(used uint64) {
 	if err := sb.k.SendExternalSignalThreadGroup(victim, &linux.SignalInfo{Signo: int32(linux.SIGKILL)}); err != nil {
 		log.Warningf("memory limit: kill %q: %v", victim.Leader().Name(), err)
 	}
-	for deadline := time.Now().Add(killGrace); time.Now().Before(deadline); time.Sleep(memoryPollMin) {
+	grace := killGrace
+	if sb.cpu.millis.Load() > 0 {
+		// What is stopped for want of processor time cannot die meanwhile, and
+		// an innocent one would be killed next.
+		grace += (maxDebtPeriods + 2) * cpuPeriod
+	}
+	for deadline := time.Now().Add(grace); time.Now().Before(deadline); time.Sleep(memoryPollMin) {
 		if sb.chargedBytes() <= sb.memory.limit.Load() {
 			return
 		}

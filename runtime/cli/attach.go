@@ -50,6 +50,9 @@ container. The exit code is the container's.`,
 				fmt.Fprintln(cmd.ErrOrStderr(), "read escape sequence")
 				return nil
 			}
+			if err != nil && exit.Code == 0 {
+				return err
+			}
 			return exitOf(exit, err)
 		},
 		ValidArgsFunction: completeContainers(g, func(rec *state.Record) bool { return isRunning(rec) && rec.Detached }),

@@ -140,7 +140,7 @@ func TestBadCommandLines(t *testing.T) {
 		{"stop -t x nothing", 125, "invalid argument \"x\""},
 		{"rm nothing", 1, "No such container: nothing"},
 		{"rm -f nothing", 0, "No such container: nothing"},
-		{"top", 125, "requires 1 argument"},
+		{"top", 125, "requires at least 1 argument"},
 		{"top nothing", 1, "No such container: nothing"},
 		{"stats --no-stream nothing", 1, "No such container: nothing"},
 	} {
@@ -359,5 +359,21 @@ func TestStateRoot(t *testing.T) {
 		if dir, err := g.stateRoot(); dir != want || err != nil {
 			t.Errorf("XDG_RUNTIME_DIR=%q: %s, want %s, %v", runtimeDir, dir, want, err)
 		}
+	}
+}
+
+// TestInspectTemplatesTakeBothNames: docker's users write .Id as well as .ID.
+func TestInspectTemplatesTakeBothNames(t *testing.T) {
+	found := []any{&containerDocument{ID: "abc", State: stateDocument{Pid: 1 << 60}}}
+	for format, want := range map[string]string{
+		"{{.ID}}": "abc\n", "{{.Id}}": "abc\n", "{{.State.Pid}}": "1152921504606846976\n", "{{.Id}} {{.State.Pid}}": "abc 1152921504606846976\n",
+	} {
+		var b strings.Builder
+		if err := printInspect(&b, format, found); err != nil || b.String() != want {
+			t.Errorf("%s: %q, %v, want %q", format, b.String(), err, want)
+		}
+	}
+	if err := printInspect(&strings.Builder{}, "{{.Nothing}}", found); err == nil {
+		t.Error("a field that does not exist is none")
 	}
 }

@@ -120,8 +120,20 @@ func printRow(w io.Writer, t *template.Template, row any) error {
 // printInspect prints what `inspect` found: an array, or a template's or
 // json's line for each.
 func printInspect[R any](w io.Writer, format string, found []R) error {
-	if format != "" {
+	if format == formatJSON {
 		return printList(w, format, "", nil, found)
+	}
+	if format != "" {
+		t, err := parseTemplate(format)
+		if err != nil {
+			return err
+		}
+		for _, f := range found {
+			if err := printInspected(w, t, f); err != nil {
+				return err
+			}
+		}
+		return nil
 	}
 	if found == nil {
 		found = []R{} // docker prints [] before its error.
@@ -130,4 +142,26 @@ func printInspect[R any](w io.Writer, format string, found []R) error {
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", "    ")
 	return enc.Encode(found)
+}
+
+// printInspected prints one document by a template, whose names may be Go's
+// (.ID) or the JSON's (.Id): docker takes both.
+func printInspected(w io.Writer, t *template.Template, document any) error {
+	var b bytes.Buffer
+	err := printRow(&b, t, document)
+	if err != nil {
+		doc, jerr := json.Marshal(document)
+		if jerr != nil {
+			return err
+		}
+		var generic any
+		d := json.NewDecoder(bytes.NewReader(doc))
+		d.UseNumber() // Large numbers as they are.
+		b.Reset()
+		if d.Decode(&generic) != nil || printRow(&b, t.Option("missingkey=error"), generic) != nil {
+			return err
+		}
+	}
+	_, err = w.Write(b.Bytes())
+	return err
 }

@@ -26,12 +26,10 @@ import (
 // Attach joins the user's streams to a detached container's until it ends, or
 // until the user detaches: then detached is set.
 func (r *Runner) Attach(ctx context.Context, ref string, o AttachOptions) (exit api.ExitStatus, detached bool, err error) {
-	rec, err := r.State.Get(ref)
+	rec, err := r.awaitRunning(ctx, ref)
 	switch {
 	case err != nil:
 		return exit, false, err
-	case rec.State != api.StateRunning:
-		return exit, false, api.Errorf(api.KindState, "You cannot attach to a stopped container, start it first")
 	case rec.Paused:
 		return exit, false, api.Errorf(api.KindState, "You cannot attach to a paused container, unpause it first")
 	case !rec.Detached:

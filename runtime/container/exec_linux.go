@@ -38,7 +38,7 @@ type execution struct {
 // Exec runs an additional process in a container and returns how it ended, or
 // that it goes on without us. When this process ends first, so does that one.
 func (r *Runner) Exec(ctx context.Context, ref string, o ExecOptions) (res control.ExecResult, err error) {
-	rec, err := r.State.Get(ref)
+	rec, err := r.awaitRunning(ctx, ref)
 	if err != nil {
 		return res, err
 	}
@@ -209,14 +209,18 @@ func (e *execution) signal(n syscall.Signal, cancel context.CancelFunc) {
 		if rows, columns, ok := e.streams.UserSize(); ok {
 			_ = e.control.ResizeExec(ctx, e.rec.ID, e.id, rows, columns)
 		}
-	case e.o.TTY && n == syscall.SIGHUP:
-		// The user's terminal is gone, and the process goes with it.
-		_ = e.control.SignalExec(ctx, e.rec.ID, e.id, int(n), control.TargetForeground)
+	case e.o.TTY && ends(n):
+		// The user's terminal is gone, and the process goes with it: a shell
+		// at a terminal heeds nothing else.
+		_ = e.control.SignalExec(ctx, e.rec.ID, e.id, int(syscall.SIGHUP), control.TargetForeground)
 		time.AfterFunc(hangupGrace, cancel)
-	default:
-		if err := e.control.SignalExec(ctx, e.rec.ID, e.id, int(n), control.TargetInit); err != nil && ends(n) {
+	case ends(n):
+		// To the group, as a terminal would: a shell waits for its command.
+		if err := e.control.SignalExec(ctx, e.rec.ID, e.id, int(n), control.TargetForeground); err != nil {
 			cancel() // It does not run yet, or nobody answers.
 		}
+	default:
+		_ = e.control.SignalExec(ctx, e.rec.ID, e.id, int(n), control.TargetInit)
 	}
 }
 

@@ -189,11 +189,16 @@ func (s *hubStream) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// end tells the clients how the guest ended, and closes everything.
+// end tells the clients how the guest ended, and closes everything; it may be
+// called again. The container's lock is given up after it: who waits for that
+// finds the log complete.
 func (h *hub) end(exit api.ExitStatus) {
 	payload, err := json.Marshal(exit)
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if h.ended {
+		return
+	}
 	h.ended = true
 	if h.listener != nil {
 		h.listener.Close()

@@ -50,6 +50,31 @@ func (r *Runner) Dial(rec *state.Record) (*control.Client, error) {
 	return nil, fmt.Errorf("connect to container %s: %w", rec.ID, err)
 }
 
+const (
+	// startPatience is how long a container that is being started may take to
+	// be entered as running: its first output may come before that.
+	startPatience = 5 * time.Second
+	startPoll     = 5 * time.Millisecond
+)
+
+// awaitRunning returns the record of a container that runs. It waits for one
+// that is about to, and for no other.
+func (r *Runner) awaitRunning(ctx context.Context, ref string) (*state.Record, error) {
+	for deadline := time.Now().Add(startPatience); ; time.Sleep(startPoll) {
+		rec, err := r.State.Get(ref)
+		if err != nil {
+			return nil, err
+		}
+		starting := rec.State == api.StateCreating && rec.Sandbox.PID > 0
+		switch {
+		case rec.State == api.StateRunning:
+			return rec, nil
+		case !starting || time.Now().After(deadline) || ctx.Err() != nil:
+			return nil, api.Errorf(api.KindState, "container %s is not running", rec.ID)
+		}
+	}
+}
+
 // call runs f with a control connection to a running container.
 func (r *Runner) call(ctx context.Context, ref string, f func(context.Context, *control.Client, *state.Record) error) error {
 	rec, err := r.State.Get(ref)

@@ -394,6 +394,9 @@ func lastWords(log string) []string {
 // finish writes the last word into the record, or removes it.
 func (u *run) finish(exit api.ExitStatus, cause error) error {
 	u.streams.Restore()
+	if u.o.hub != nil {
+		u.o.hub.end(exit)
+	}
 	if u.o.AutoRemove {
 		if err := u.handle.Remove(); err != nil {
 			u.warn("%v", err)

@@ -361,7 +361,8 @@ type SignalRequest struct {
 	Signal    int32                  `protobuf:"varint,2,opt,name=signal,proto3" json:"signal,omitempty"`
 	Target    SignalRequest_Target   `protobuf:"varint,3,opt,name=target,proto3,enum=gvx.control.v1.SignalRequest_Target" json:"target,omitempty"`
 	// An additional process, by the id that its Exec gave; INIT is then that
-	// process and FOREGROUND its terminal's foreground process group.
+	// process and FOREGROUND its terminal's foreground process group, or its own
+	// group where it has no terminal.
 	Exec          string `protobuf:"bytes,4,opt,name=exec,proto3" json:"exec,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
