@@ -34,7 +34,7 @@ help: ## Explain the targets
 build: ## Build rungv into bin/
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/...
 
-demo: ## Run Python from a Debian image in a sandbox as an ordinary user (installs what it needs)
+demo: ## Run Python, then Docker engines with episodes, in sandboxes as an ordinary user (installs what it needs)
 	install/demo.sh
 
 test: lint unit race cross integration ## Everything CI runs (the integration part needs root)

@@ -3,7 +3,8 @@
 #
 # The first thing to run on a fresh machine (`make demo`): builds rungv and a
 # Debian image with Python out of Debian's own packages, then runs Python in a
-# sandbox as an ordinary user, saying what happens and how long it takes.
+# sandbox as an ordinary user, and at last Docker engines in which episodes build,
+# compose and test, saying what happens and how long it takes.
 #
 # As root it installs missing packages by apt and runs the sandbox as the user
 # $GVX_DEMO_USER, which it makes if there is none. As an ordinary user it needs
@@ -108,4 +109,22 @@ end_it() {
 }
 shown rungv kill held
 timed 'killed and gone after %d ms' end_it
+# A Docker engine takes minutes to build on a fresh machine: GVX_DEMO_EPISODES=0
+# leaves this part out.
+episodes=${GVX_DEMO_EPISODES:-3}
+if [ "$(id -u)" = 0 ] && [ "$episodes" != 0 ]; then
+	say "7. Episodes: a golden volume, and $episodes clones of it at once, each a Docker engine of its own"
+	for pair in dind=dind python=demo redis=redis postgres=postgres; do
+		cp -r --reflink=auto "$(integration/testbed/testbed.sh get "${pair#*=}")/oci" "$home/${pair%%=*}"
+	done
+	engine=$(integration/testbed/testbed.sh get engine)
+	mkdir "$home/bin"
+	cp --reflink=auto bin/rungv "$engine/usr/local/bin/docker" "$home/bin/"
+	cp -r --reflink=auto "$engine/usr/local/libexec/docker/cli-plugins" "$home/cli-plugins"
+	cp install/episodes.sh "$home/"
+	chown -R "$user" "$home"
+	shown "docker:dind, then for each episode: edit, docker build, docker compose up, test, kill"
+	(cd "$home" && "${as_user[@]}" env -i PATH="$home/bin:$PATH" TERM="${TERM:-dumb}" HOME="$home" TMPDIR="$home" DOCKER_CONFIG="$home" \
+		XDG_RUNTIME_DIR="$home/run" XDG_DATA_HOME="$home/data" ./episodes.sh "$home" "$episodes")
+fi
 say 'Done. Nothing is left: no mount, no cgroup, no process, and the folder goes now.'

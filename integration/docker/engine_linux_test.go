@@ -136,6 +136,10 @@ func (e *engine) docker(t testing.TB, args ...string) string {
 	return result.Stdout
 }
 
+// prelude is what scripts of tests may use.
+const prelude = `eventually() { for _ in $(seq 150); do "$@" >/dev/null 2>&1 && return; sleep 0.2; done; }
+`
+
 // sh runs a script on the host with the client in its PATH; dir is its folder.
 // It returns what the script wrote, standard error included, and its exit code
 // on a last line unless that is 0.
@@ -143,7 +147,7 @@ func (e *engine) sh(t testing.TB, dir, script string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "bash", "-c", script)
+	cmd := exec.CommandContext(ctx, "bash", "-c", prelude+script)
 	cmd.Dir, cmd.Env = dir, e.environment()
 	cmd.WaitDelay = 5 * time.Second
 	output, err := cmd.CombinedOutput()

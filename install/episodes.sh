@@ -1,0 +1,142 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Episodes as an agent's trainer runs them, N at once:
+#
+#	episodes.sh IMAGES [N]
+#
+# IMAGES is a folder with the OCI layouts dind, python, redis and postgres; the
+# `rungv` and `docker` in PATH are used, as whoever runs this. It makes a golden
+# volume with the three images in an engine, and then N clones of it at once, in
+# each of which a repository is edited, built with `docker build`, started with
+# `docker compose up` beside a database and a cache, tested and thrown away. A
+# table says how long each part took. Everything is below a temporary folder that
+# goes with the script.
+set -euo pipefail
+images=$(cd "${1:?usage: episodes.sh IMAGES [N]}" && pwd)
+count=${2:-3}
+work=$(mktemp -d "${TMPDIR:-/var/tmp}/gvx-episodes.XXXXXX")
+pids=()
+cleanup() {
+	[ ${#pids[@]} = 0 ] || kill -KILL "${pids[@]}" 2>/dev/null || true
+	rm -rf "$work"
+}
+trap cleanup EXIT
+
+now() { date +%s%N; }
+ms() { echo $(((${2:-$(now)} - $1) / 1000000)); }
+# engine NAME FLAG…: starts one in the background; its process id is in $engine.
+engine() {
+	local name=$1
+	shift
+	rungv run --rm -e DOCKER_TLS_CERTDIR= -p "unix:$work/$name.sock:2375" "$@" docker:dind --tls=false > "$work/$name.log" 2>&1 &
+	engine=$!
+}
+# ready NAME: waits for its engine.
+ready() {
+	until docker -H "unix://$work/$1.sock" info >/dev/null 2>&1; do
+		kill -0 "$2" 2>/dev/null || { cat "$work/$1.log" >&2; return 1; }
+		sleep 0.05
+	done
+}
+
+rungv image import --progress none "oci:$images/dind:latest" docker:dind >/dev/null
+
+begin=$(now)
+golden=$work/golden.ext4
+engine golden --mount "type=volume,src=$golden,dst=/var/lib/docker,size=8g"
+pids=("$engine")
+ready golden "$engine"
+for pair in python=python:3.11-slim redis=redis:7-alpine postgres=postgres:16-alpine; do
+	rungv image import --progress none "oci:$images/${pair%%=*}:latest" "${pair#*=}" >/dev/null
+	rungv image save -o "$work/image.tar" "${pair#*=}" >/dev/null
+	docker -H "unix://$work/golden.sock" load -q -i "$work/image.tar" >/dev/null
+	rm "$work/image.tar"
+done
+docker -H "unix://$work/golden.sock" images --format '  {{.Repository}}:{{.Tag}}  {{.Size}}'
+kill -INT "$engine"
+wait "$engine" || true
+pids=()
+printf '  golden volume: %s on disk, made in %d ms\n\n' "$(du -h "$golden" | cut -f 1)" "$(ms "$begin")"
+
+# repository DIR: a small service with a test.
+repository() {
+	mkdir -p "$1"
+	cat > "$1/service.py" <<'PY'
+import socket
+
+def ask(command):
+    """Sends one command to the cache and returns its answer."""
+    with socket.create_connection(("cache", 6379)) as s:
+        s.sendall(command.encode() + b"\r\n")
+        return s.makefile("rb").readline().strip().decode()
+
+def answer():
+    return 6 * 9
+PY
+	cat > "$1/test_service.py" <<'PY'
+import unittest, service
+
+class Service(unittest.TestCase):
+    def test_answer(self):
+        self.assertEqual(service.answer(), 42)
+
+    def test_cache(self):
+        self.assertEqual(service.ask("SET key value"), "+OK")
+        self.assertEqual(service.ask("INCR count"), ":1")
+PY
+	cat > "$1/Dockerfile" <<'DOCKER'
+FROM python:3.11-slim
+WORKDIR /app
+COPY . .
+RUN python3 -m compileall -q .
+CMD ["python3", "-m", "unittest", "-v"]
+DOCKER
+	cat > "$1/compose.yaml" <<'YAML'
+services:
+  cache: {image: redis:7-alpine, healthcheck: {test: redis-cli ping, interval: 500ms, retries: 200}}
+  db:
+    image: postgres:16-alpine
+    environment: {POSTGRES_PASSWORD: secret}
+    healthcheck: {test: pg_isready -U postgres -h 127.0.0.1, interval: 500ms, retries: 400}
+YAML
+}
+
+# episode N: one from reset to close; writes its row.
+episode() {
+	local name=episode-$1 host started built up tested closed verdict=pass
+	repository "$work/$name"
+	export DOCKER_HOST=unix://$work/$name.sock
+	begin=$(now)
+	engine "$name" -m 4g --cpus 2 --mount "type=volume,src=$golden,dst=/var/lib/docker,clone=ephemeral"
+	ready "$name" "$engine"
+	started=$(now)
+	# What the agent does: a bug fixed, the result built.
+	sed -i 's/6 \* 9/6 * 7/' "$work/$name/service.py"
+	docker build -q -t service "$work/$name" >/dev/null
+	built=$(now)
+	(cd "$work/$name" && docker compose -p app up -d --wait >/dev/null 2>&1) || verdict='compose failed'
+	up=$(now)
+	docker run --rm --network app_default service > "$work/$name.test" 2>&1 || verdict='test failed'
+	[ "$(cd "$work/$name" && docker compose -p app exec -T db psql -U postgres -Atc 'SELECT 6 * 7' 2>&1)" = 42 ] || verdict='database failed'
+	tested=$(now)
+	kill -KILL "$engine"
+	wait "$engine" 2>/dev/null || true
+	closed=$(now)
+	printf '  %-12s %8d %8d %8d %8d %8d   %s\n' "$name" "$(ms "$begin" "$started")" "$(ms "$started" "$built")" \
+		"$(ms "$built" "$up")" "$(ms "$up" "$tested")" "$(ms "$tested" "$closed")" "$verdict" > "$work/$name.row"
+	[ "$verdict" = pass ] || tail -n 20 "$work/$name.test" >&2
+}
+
+printf '  %-12s %8s %8s %8s %8s %8s\n' 'ms' reset build up test close
+for i in $(seq "$count"); do
+	episode "$i" &
+	pids+=($!)
+done
+failed=0
+for pid in "${pids[@]}"; do
+	wait "$pid" || failed=1
+done
+pids=()
+cat "$work"/episode-*.row
+[ $failed = 0 ] && [ "$(grep -c ' pass$' "$work"/episode-*.row | awk -F : '{ n += $NF } END { print n }')" = "$count" ]
