@@ -5,6 +5,7 @@
 package sentryfs
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -192,6 +193,10 @@ func (v *ext4Volume) StatFS() linux.Statfs {
 		Files:           st.Inodes,
 		FilesFree:       st.FreeInodes,
 		NameLength:      uint64(st.NameLen),
+		FSID: [2]int32{
+			int32(binary.LittleEndian.Uint32(st.UUID[0:]) ^ binary.LittleEndian.Uint32(st.UUID[8:])),
+			int32(binary.LittleEndian.Uint32(st.UUID[4:]) ^ binary.LittleEndian.Uint32(st.UUID[12:])),
+		},
 	}
 }
 

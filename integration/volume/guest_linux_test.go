@@ -63,7 +63,7 @@ echo new > m/a; [ "$(cat /t/u/a)" = new ]
 umount m
 mkdir s su sw; chmod 1777 s; echo r > s/f; chmod 666 s/f
 mount -t overlay o -o lowerdir=/v/s,upperdir=/v/su,workdir=/v/sw m
-rm m/f
+chmod 1777 m; rm m/f
 python3 -c '
 import os
 os.setgroups([]); os.setgid(1000); os.setuid(1000)
@@ -72,9 +72,9 @@ os.rename("/v/m/mine", "/v/m/f")
 assert open("/v/m/f").read() == "mine"
 '
 umount m
-for n in 1 2 3 4 5 6 7 8; do mkdir -p o/u$n o/w$n o/m$n; mount -t overlay o -o lowerdir=/usr:/v/l1,upperdir=/v/o/u$n,workdir=/v/o/w$n o/m$n; done
-for n in 1 2 3 4 5 6 7 8; do (for k in 1 2 3 4 5; do cp o/m$n/bin/env o/m$n/$k; mv o/m$n/$k o/m$n/bin/e$k; rm o/m$n/bin/e$k; done) & done; wait
-for n in 1 2 3 4 5 6 7 8; do umount o/m$n; done
+for n in 1 2 3 4; do mkdir -p o/u$n o/w$n o/m$n; mount -t overlay o -o lowerdir=/usr:/v/l1,upperdir=/v/o/u$n,workdir=/v/o/w$n o/m$n; done
+for n in 1 2 3 4; do (for k in 1 2; do cp o/m$n/bin/env o/m$n/$k; mv o/m$n/$k o/m$n/bin/e$k; rm o/m$n/bin/e$k; done) & done; wait
+for n in 1 2 3 4; do umount o/m$n; done
 `
 
 func TestOverlaysOnAVolume(t *testing.T) {
@@ -103,7 +103,7 @@ def child(off, data):
         shared[off:off+len(data)] = data
         os._exit(0)
     assert os.waitpid(pid, 0)[1] == 0
-for step in range(400):
+for step in range(300):
     off = random.randrange(PAGE * PAGES - 10000)
     data = bytes([random.randrange(256)]) * random.randrange(1, 10000)
     kind = random.randrange(7)
@@ -149,7 +149,7 @@ func TestMappingsUnderTorture(t *testing.T) {
 	script := func(seed int, kind string) string {
 		return fmt.Sprintf("cat > /t.py <<'END'\n%s\nEND\npython3 /t.py %d %s", torture, seed, kind)
 	}
-	rounds := 2
+	rounds := 1
 	if testbed.Nightly() {
 		rounds = 50
 	}
@@ -198,12 +198,12 @@ assert n > 1000, n
 // Files may be unreadable, the sandbox may not care.
 func TestBrokenVolumes(t *testing.T) {
 	b := newBed(t)
-	b.must(`cp -r /usr/bin /etc /v/ 2>/dev/null; true`, "--mount", b.mount("whole.ext4", "size=256m"))
+	b.must(`cp -r /etc /usr/lib/python3*/json /v/ 2>/dev/null; true`, "--mount", b.mount("whole.ext4", "size=64m"))
 	whole, err := os.ReadFile(b.path("whole.ext4"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	rounds := 4
+	rounds := 2
 	if testbed.Nightly() {
 		rounds = 200
 	}
@@ -212,7 +212,7 @@ func TestBrokenVolumes(t *testing.T) {
 		broken := append([]byte(nil), whole...)
 		for range 200 {
 			// The first megabytes hold descriptors, bitmaps, inodes, directories.
-			broken[4096+rnd.IntN(16<<20)] ^= byte(1 + rnd.IntN(255))
+			broken[4096+rnd.IntN(8<<20)] ^= byte(1 + rnd.IntN(255))
 		}
 		if err := os.WriteFile(b.path("broken.ext4"), broken, 0o600); err != nil {
 			t.Fatal(err)
