@@ -232,14 +232,14 @@ func TestFileExerciser(t *testing.T) {
 			}
 			m := serve(t, volume, size)
 			t.Run("files", func(t *testing.T) {
-				for seed := range amount(40, 4) {
+				for seed := range amount(20, 4) {
 					t.Run(fmt.Sprint(seed), func(t *testing.T) {
 						t.Parallel()
 						x := &exerciser{t: t, r: rand.New(rand.NewPCG(uint64(seed), 1)), path: filepath.Join(m.dir, fmt.Sprint(seed)), most: 512 << 10, last: "creation"}
 						var err error
 						x.f, err = os.OpenFile(x.path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o644)
 						x.need(err)
-						for range amount(40000, 1500) {
+						for range amount(20000, 1500) {
 							x.step()
 						}
 						x.last = "all"
