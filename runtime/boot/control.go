@@ -178,6 +178,7 @@ func (s *service) signalExec(id string, target controlv1.SignalRequest_Target, i
 	}
 	if target == controlv1.SignalRequest_FOREGROUND {
 		if pg := e.tg.ProcessGroup(); e.terminal == nil && pg != nil {
+			e.ending.Store(true)
 			return s.sb.k.SendExternalSignalProcessGroup(pg, info)
 		}
 		return s.sb.signalForeground(e.tty(), e.tg, info)

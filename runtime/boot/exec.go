@@ -11,6 +11,7 @@ import (
 	"os"
 	"path"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -50,6 +51,9 @@ type execution struct {
 
 	detachOnce sync.Once
 	detached   chan struct{}
+	// ending says that the client was told to end, and has passed it on: what
+	// is left of the process' session ends with the process.
+	ending atomic.Bool
 }
 
 // execs are the additional processes that run, by the ids of their clients.
@@ -87,6 +91,9 @@ func (s *service) Exec(ctx context.Context, req *controlv1.ExecRequest) (*contro
 	}
 	select {
 	case <-exited:
+		if e.ending.Load() {
+			s.sb.killExec(e)
+		}
 		status := exitStatus(e.tg)
 		resp.Code, resp.Signal = int32(status.Code), int32(status.Signal)
 	case <-e.detached:

@@ -31,8 +31,8 @@ func newExecCommand(g *globals) *cobra.Command {
 working directory and limits of the container's own unless flags say otherwise.
 The container may have been started by 'rungv run', with or without --detach.
 
-Signals that this command gets go to the process; those that end programs, to its
-process group. When this command ends first,
+Signals that this command gets go to the process; those that end programs go to
+its process group, and what is left of its session then ends with it. When this command ends first,
 killed say, the process and what it began end too, but not what detached itself
 from it; with --detach, or after the detach keys, it goes on.
 

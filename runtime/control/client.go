@@ -5,6 +5,7 @@ package control
 import (
 	"context"
 	"net"
+	"slices"
 	"time"
 
 	"github.com/containerd/ttrpc"
@@ -117,7 +118,7 @@ func (c *Client) Stats(ctx context.Context, container string) (Stats, error) {
 	}, nil
 }
 
-// Processes lists the guest's processes.
+// Processes lists the guest's processes by their numbers.
 func (c *Client) Processes(ctx context.Context, container string) ([]Process, error) {
 	r, err := c.sandbox.Processes(ctx, &controlv1.ProcessesRequest{Container: container})
 	if err != nil {
@@ -140,6 +141,7 @@ func (c *Client) Processes(ctx context.Context, container string) ([]Process, er
 			Args:          cleanArgs(p.GetArgs()),
 		})
 	}
+	slices.SortFunc(list, func(a, b Process) int { return a.PID - b.PID })
 	return list, nil
 }
 
