@@ -48,6 +48,9 @@ type Options struct {
 	Label       string
 	UUID        [16]byte // default: random
 	HashSeed    [16]byte // default: random
+	// NoLostFound leaves lost+found out, for volumes that are to begin empty.
+	// e2fsck makes one when it has something to put there.
+	NoLostFound bool
 	// OldChecksums leaves metadata_csum out, for tools that do not know it:
 	// only group descriptors have a checksum then.
 	OldChecksums bool
@@ -278,8 +281,10 @@ func (v *volume) placeFiles() (err error) {
 	if v.root, err = v.take(1); err != nil {
 		return err
 	}
-	if v.lost, err = v.take(1); err != nil {
-		return err
+	if !v.o.NoLostFound {
+		if v.lost, err = v.take(1); err != nil {
+			return err
+		}
 	}
 	left, logical := uint64(v.o.Journal)/uint64(v.o.BlockSize), uint32(0)
 	for left > 0 {

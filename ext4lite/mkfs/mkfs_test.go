@@ -50,6 +50,21 @@ func TestShapes(t *testing.T) {
 	}
 }
 
+func TestNoLostFound(t *testing.T) {
+	for _, bs := range []int{1024, 4096} {
+		path := filepath.Join(t.TempDir(), "v.ext4")
+		d, err := device.CreateFile(path, 300<<20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := mkfs.Format(d, mkfs.Options{BlockSize: bs, NoLostFound: true}); err != nil {
+			t.Fatal(err)
+		}
+		d.Close()
+		e2fsck(t, path)
+	}
+}
+
 func TestOldChecksums(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "v.ext4")
 	d, err := device.CreateFile(path, 300<<20)

@@ -61,16 +61,20 @@ func (v *volume) writeBitmaps() error {
 	}
 	d := &v.desc[0]
 	m := make([]byte, v.o.BlockSize)
-	setBits(m, 0, lostFoundIno)
+	used, dirs := uint32(lostFoundIno), uint32(2)
+	if v.o.NoLostFound {
+		used, dirs = used-1, dirs-1
+	}
+	setBits(m, 0, uint64(used))
 	setBits(m, uint64(v.g.InodesPerGroup), uint64(len(m)*8))
-	d.FreeInodes -= lostFoundIno
-	d.ItableUnused -= lostFoundIno
-	d.UsedDirs = 2
+	d.FreeInodes -= used
+	d.ItableUnused -= used
+	d.UsedDirs = dirs
 	d.Flags &^= disk.GroupInodeUninit
 	if v.g.Csum {
 		d.InodeBitmapCsum = v.g.InodeBitmapSum(m)
 	}
-	v.s.FreeInodes = v.s.InodesCount - lostFoundIno
+	v.s.FreeInodes = v.s.InodesCount - used
 	return v.write(d.InodeBitmap, m)
 }
 
@@ -129,17 +133,24 @@ func (v *volume) writeFiles() error {
 		}
 	}
 	dir := disk.Inode{Mode: disk.ModeDir | v.o.RootMode&0o7777, Links: 3, UID: v.o.RootUID, GID: v.o.RootGID, Size: bs}
+	if v.o.NoLostFound {
+		dir.Links--
+	} else {
+		put(lostFoundIno, disk.Inode{Mode: disk.ModeDir | 0o700, Links: 2, Size: bs}, []disk.Extent{{Len: 1, Physical: v.lost}})
+	}
 	put(disk.RootIno, dir, []disk.Extent{{Len: 1, Physical: v.root}})
-	put(lostFoundIno, disk.Inode{Mode: disk.ModeDir | 0o700, Links: 2, Size: bs}, []disk.Extent{{Len: 1, Physical: v.lost}})
 	jblocks := uint32(uint64(v.o.Journal) / bs)
 	put(disk.JournalIno, disk.Inode{Mode: disk.ModeReg | 0o600, Links: 1, Size: uint64(jblocks) * bs}, v.parts)
 	if err := v.write(v.desc[0].InodeTable, table); err != nil {
 		return err
 	}
-	if err := v.writeDir(v.root, disk.RootIno, disk.RootIno, "lost+found", lostFoundIno); err != nil {
+	name := "lost+found"
+	if v.o.NoLostFound {
+		name = ""
+	} else if err := v.writeDir(v.lost, lostFoundIno, disk.RootIno, "", 0); err != nil {
 		return err
 	}
-	if err := v.writeDir(v.lost, lostFoundIno, disk.RootIno, "", 0); err != nil {
+	if err := v.writeDir(v.root, disk.RootIno, disk.RootIno, name, lostFoundIno); err != nil {
 		return err
 	}
 	return v.write(v.parts[0].Physical, journal.NewSuper(v.o.BlockSize, jblocks, v.o.UUID, true, v.g.Csum).Encode())

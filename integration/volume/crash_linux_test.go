@@ -87,6 +87,66 @@ func TestSQLiteSurvivesKills(t *testing.T) {
 	}
 }
 
+// postgres starts the server, says the rows that it has, then inserts beside a
+// load of pgbench and says each row once it is committed.
+const postgres = `docker-entrypoint.sh postgres >/tmp/log 2>&1 &
+	until psql -U postgres -qtAc 'select 1' >/dev/null 2>&1; do
+		kill -0 $! || { cat /tmp/log; exit 1; }
+		sleep 0.1
+	done
+	psql -U postgres -qAt -c 'set client_min_messages = error' -c 'create table if not exists acked (n serial primary key, data text)'
+	psql -U postgres -qAt -c 'select n from acked' | sed 's/^/have /'
+	psql -U postgres -qAt -c 'select 1 from pgbench_accounts limit 1' >/dev/null 2>&1 || pgbench -U postgres -q -i -s 1 postgres >/dev/null 2>&1
+	echo ready
+	pgbench -U postgres -c 4 -T 1000 postgres >/dev/null 2>&1 &
+	yes "insert into acked(data) values (repeat('x', 700)) returning n;" | psql -U postgres -qAt`
+
+// TestPostgresSurvivesKills is the same with PostgreSQL on a volume, which also
+// recovers its own log each time.
+func TestPostgresSurvivesKills(t *testing.T) {
+	rounds := 2
+	if testbed.Nightly() {
+		rounds = 200
+	}
+	b := newBed(t)
+	flags := []string{"-e", "POSTGRES_PASSWORD=secret", "--mount",
+		"type=volume,src=" + b.path("pg.ext4") + ",dst=/var/lib/postgresql/data"}
+	b.image = b.h.Image(t, "postgres")
+	acked := map[string]bool{}
+	for round := range rounds + 1 {
+		s := b.launch(postgres, flags...)
+		have := map[string]bool{}
+		lines := bufio.NewScanner(s.out)
+		for lines.Scan() && lines.Text() != "ready" {
+			if n, ok := strings.CutPrefix(lines.Text(), "have "); ok {
+				have[n] = true
+				continue
+			}
+			t.Fatalf("round %d: the server did not start: %s", round, lines.Text())
+		}
+		for n := range acked {
+			if !have[n] {
+				t.Fatalf("round %d: row %s was acknowledged and is gone; %d are there", round, n, len(have))
+			}
+		}
+		timer := time.AfterFunc(time.Duration(500+rand.IntN(2500))*time.Millisecond, func() { s.cmd.Process.Kill() })
+		for lines.Scan() {
+			acked[lines.Text()] = true
+		}
+		timer.Stop()
+		<-s.done
+		b.h.MustRungv(t, "ps", "-a")
+		if r := b.h.Rungv(t, nil, "volume", "fsck", "--replay", b.path("pg.ext4")); r.Code > 1 {
+			t.Fatalf("round %d: %v", round, r)
+		}
+		b.check(b.path("pg.ext4"))
+	}
+	if len(acked) == 0 {
+		t.Error("no row was ever acknowledged: the test shows nothing")
+	}
+	t.Logf("%d rows acknowledged in %d rounds", len(acked), rounds+1)
+}
+
 // TestCopiesKilled ends the tools that make files in the middle of it: what
 // they read is as before, and nothing is half there.
 func TestCopiesKilled(t *testing.T) {

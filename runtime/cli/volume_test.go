@@ -312,7 +312,7 @@ func TestVolumeFiles(t *testing.T) {
 	if _, err := b.run("evil", "volume", "put", "data:/bad\x1b[31m\nname"); err != nil {
 		t.Fatal(err)
 	}
-	want := "/\n├── bad\\x1b[31m\\nname\n├── lost+found\n└── www\n    ├── img\n    └── index.html\n\n3 directories, 2 files\n"
+	want := "/\n├── bad\\x1b[31m\\nname\n└── www\n    ├── img\n    └── index.html\n\n2 directories, 2 files\n"
 	if out := b.must("volume", "tree", "data"); out != want {
 		t.Errorf("tree:\n%s", out)
 	}

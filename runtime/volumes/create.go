@@ -56,6 +56,7 @@ func format(f *os.File, o CreateOptions) error {
 		return err
 	}
 	m := o.Filesystem
-	m.Size = size
+	// Programs expect a new volume to be empty: databases refuse it otherwise.
+	m.Size, m.NoLostFound = size, true
 	return ext4lite.Mkfs(d, m)
 }

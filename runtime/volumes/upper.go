@@ -9,7 +9,6 @@
 package volumes
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -94,41 +93,13 @@ func (s *Store) makeEmpty(template Ref, sizeBytes int64) error {
 		return err
 	}
 	err := newFile(template.Path, true, func(f *os.File) error {
-		err := format(f, CreateOptions{SizeBytes: sizeBytes})
-		if err == nil {
-			err = removeLostFound(f)
+		if err := format(f, CreateOptions{SizeBytes: sizeBytes}); err != nil {
+			return err
 		}
-		if err == nil {
-			err = f.Chmod(0o400)
-		}
-		return err
+		return f.Chmod(0o400)
 	})
 	if err != nil && !os.IsExist(err) {
 		return s.volumeError("make the empty volume for writable layers", template, fmt.Errorf("%d bytes: %w", sizeBytes, err))
 	}
 	return nil
 }
-
-// removeLostFound takes away what is no part of an image: here once, and not by
-// every sandbox.
-func removeLostFound(f *os.File) error {
-	d, err := device.Donated(f, device.ReadWrite)
-	if err != nil {
-		return err
-	}
-	fs, err := ext4lite.Open(keepOpen{d}, ext4lite.Options{})
-	if err != nil {
-		return err
-	}
-	root, err := fs.Root()
-	if err == nil {
-		err = root.Rmdir("lost+found")
-		root.Release()
-	}
-	return errors.Join(err, fs.Compact(), fs.Close())
-}
-
-// keepOpen is a device whose file stays open: it is its maker's.
-type keepOpen struct{ *device.File }
-
-func (keepOpen) Close() error { return nil }
