@@ -526,3 +526,78 @@ func TestUnnamedFiles(t *testing.T) {
 	}
 	w.finish(path)
 }
+
+func TestACLsDecideAndAreHandedOn(t *testing.T) {
+	path := newVolume(t)
+	w := mountExt4(t, path)
+	user, other := w.as(1000, 1000), w.as(1001, 1001)
+	mask := vfs.AccessTypes(7)
+	acl := (&vfs.PosixACL{UGOPerms: 0o750, Mask: &mask, Users: []vfs.ACLUser{{UID: 1000, Perms: 7}}}).Serialize(w.creds.UserNamespace)
+	set := func(path, name string) {
+		t.Helper()
+		w.must(w.vfs.SetXattrAt(w.ctx, w.creds, w.pop(path, true), &vfs.SetXattrOptions{Name: name, Value: string(acl)}))
+	}
+	w.must(w.mkdir("/d"))
+	set("/d", linux.XATTR_NAME_POSIX_ACL_ACCESS)
+	set("/d", linux.XATTR_NAME_POSIX_ACL_DEFAULT)
+	if st := w.mustStat("/d"); st.Mode&0o777 != 0o770 {
+		t.Errorf("mode %#o of a directory with a list, want that of the list", st.Mode)
+	}
+	fd, err := w.create("/d/f", linux.O_RDWR, 0o666)
+	w.must(err)
+	fd.DecRef(w.ctx)
+	if st := w.mustStat("/d/f"); st.Mode&0o777 != 0o660 {
+		t.Errorf("mode %#o of a file in it, want 0660", st.Mode)
+	}
+	fd, err = user.open("/d/f", linux.O_RDWR)
+	w.must(err)
+	fd.DecRef(w.ctx)
+	_, err = other.open("/d/f", linux.O_RDONLY)
+	w.wantErr("open by one who is not in the list", err, linuxerr.EACCES)
+	w.chmod("/d/f", 0o600) // takes the mask away
+	_, err = user.open("/d/f", linux.O_RDONLY)
+	w.wantErr("open after chmod", err, linuxerr.EACCES)
+	w.must(w.mkdir("/d/e"))
+	got, err := w.vfs.GetXattrAt(w.ctx, w.creds, w.pop("/d/e", true), &vfs.GetXattrOptions{Name: linux.XATTR_NAME_POSIX_ACL_DEFAULT})
+	if err != nil || got != string(acl) {
+		t.Errorf("the default list of a directory below: %d bytes, %v", len(got), err)
+	}
+	w.must(w.vfs.RemoveXattrAt(w.ctx, w.creds, w.pop("/d/f", true), linux.XATTR_NAME_POSIX_ACL_ACCESS))
+	_, err = w.vfs.GetXattrAt(w.ctx, w.creds, w.pop("/d/f", true), &vfs.GetXattrOptions{Name: linux.XATTR_NAME_POSIX_ACL_ACCESS})
+	w.wantErr("a removed list", err, linuxerr.ENODATA)
+	w.finish(path)
+}
+
+// TestAVolumeThatFailsLeavesTheSandboxAlive has the upper layer of an overlay
+// fail between the halves of what the overlay takes for one.
+func TestAVolumeThatFailsLeavesTheSandboxAlive(t *testing.T) {
+	path := newVolume(t)
+	w := mountExt4(t, path)
+	w.must(w.mkdir("/u"))
+	w.writeFile("/u/f", "x")
+	dir, err := w.vfs.GetDentryAt(w.ctx, w.creds, w.pop("/u", true), &vfs.GetDentryOptions{})
+	w.must(err)
+	mnt := w.vfs.NewDisconnectedMount(w.mnt.Filesystem(), dir.Dentry(), &vfs.MountOptions{})
+	dir.DecRef(w.ctx)
+	MarkUpper(mnt)
+	upper := vfs.MakeVirtualDentry(mnt, mnt.Root())
+	u := *w
+	u.root = upper
+	whiteout := func(name string) error {
+		return u.vfs.MknodAt(u.ctx, u.creds, u.pop(name, false), &vfs.MknodOptions{Mode: linux.S_IFCHR})
+	}
+	// A rename leaves a whiteout, and making it once more is no error.
+	w.must(u.rename("/f", "/g", 0))
+	if st, err := w.lstat("/u/f"); err != nil || st.Mode != linux.S_IFCHR || st.RdevMajor != 0 || st.RdevMinor != 0 {
+		t.Errorf("where a file was renamed away: mode %#o, %v", st.Mode, err)
+	}
+	w.must(whiteout("/f"))
+	w.wantErr("a whiteout over a file", whiteout("/g"), linuxerr.EEXIST)
+	w.wantErr("a whiteout by others", w.vfs.MknodAt(w.ctx, w.creds, w.pop("/u/f", false), &vfs.MknodOptions{Mode: linux.S_IFCHR}), linuxerr.EEXIST)
+	w.fs().w.(*ext4Volume).fs.Abandon() // as a failing host does
+	w.wantErr("unlink on a failed volume", u.unlink("/g"), linuxerr.EROFS)
+	w.must(whiteout("/h"))
+	w.must(u.vfs.SetXattrAt(u.ctx, u.creds, u.pop("/", true), &vfs.SetXattrOptions{Name: "trusted.overlay.opaque", Value: "y"}))
+	w.wantErr("a whiteout by others", w.vfs.MknodAt(w.ctx, w.creds, w.pop("/u/i", false), &vfs.MknodOptions{Mode: linux.S_IFCHR}), linuxerr.EROFS)
+	mnt.DecRef(w.ctx)
+}
