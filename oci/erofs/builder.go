@@ -33,6 +33,9 @@ type BuilderOptions struct {
 	// price of hashing every byte; a caller who knows a digest of the
 	// content gives a UUID made from that.
 	UUID [16]byte
+	// FinalUUID, if not nil, gives the UUID when the image is finished: for who
+	// learns its name only by reading what goes into it.
+	FinalUUID func() [16]byte
 	// Time is the build time in the superblock, and the modification time of
 	// directories that no entry describes. The zero value is the Unix epoch,
 	// which keeps the bytes a function of the entries alone.
@@ -86,7 +89,7 @@ func NewBuilder(f *os.File, o BuilderOptions) (*Builder, error) {
 		o.Time = time.Unix(0, 0)
 	}
 	b := &Builder{f: f, o: o, xattrs: make(map[string]string)}
-	if o.UUID == ([16]byte{}) {
+	if o.UUID == ([16]byte{}) && o.FinalUUID == nil {
 		b.digest = sha256.New()
 	}
 	// Block 0 is the superblock's; it is written last.

@@ -188,6 +188,9 @@ func (b *Builder) writeSuper(l *layout) ([16]byte, error) {
 		le.PutUint32(s[sbFeatureIncompat:], incompatChunked)
 	}
 	uuid := b.o.UUID
+	if b.o.FinalUUID != nil {
+		uuid = b.o.FinalUUID()
+	}
 	if b.digest != nil {
 		b.digest.Write(s)
 		copy(uuid[:], b.digest.Sum(nil))

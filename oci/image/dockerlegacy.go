@@ -112,7 +112,7 @@ func legacyDiffIDs(ctx context.Context, t *tarFiles, layers []string, o Options)
 			return nil, api.Errorf(api.KindImage, "%w", err)
 		}
 		src := &observer{ReadCloser: rc, ctx: ctx, report: o.Progress, event: Event{Phase: PhaseScan, Name: name, Total: size}}
-		id, err := uncompressedDigest(ctx, src, o.Limits)
+		id, err := uncompressedDigest(ctx, src, o.Limits, nil)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
@@ -121,13 +121,18 @@ func legacyDiffIDs(ctx context.Context, t *tarFiles, layers []string, o Options)
 	return ids, nil
 }
 
-// uncompressedDigest reads rc to its end, and closes it.
-func uncompressedDigest(ctx context.Context, rc io.ReadCloser, limits layer.Limits) (digest.Digest, error) {
+// uncompressedDigest reads rc to its end, and closes it. scanned, if not nil, is
+// shown what is read.
+func uncompressedDigest(ctx context.Context, rc io.ReadCloser, limits layer.Limits, scanned func(context.Context, io.Reader)) (digest.Digest, error) {
 	st, err := layer.Decompress(ctx, rc, "", limits)
 	if err != nil {
 		return "", err
 	}
 	defer st.Close()
+	if scanned != nil {
+		scanned(ctx, st)
+	}
+	// The rest, which may be all; and what reading it failed with, if it did.
 	if _, err := io.Copy(io.Discard, st); err != nil {
 		return "", err
 	}

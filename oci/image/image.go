@@ -72,6 +72,10 @@ type Options struct {
 	Limits layer.Limits
 	// Progress, if not nil, is called as things happen, from any goroutine.
 	Progress func(Event)
+	// Scanned, if not nil, is given the uncompressed layer of a rootfs-tar while
+	// it is read for its digest, which nobody knows before: so that whoever wants
+	// the layer need not read it again. It may stop early.
+	Scanned func(ctx context.Context, tar io.Reader)
 }
 
 // Phase says what an [Event] is about.

@@ -79,7 +79,7 @@ func (s Source) resolveRootfsTar(ctx context.Context, o Options) (*Image, error)
 	if kind == layer.Plain {
 		src.sum = nil // the diff ID says it all
 	}
-	diffID, err := uncompressedDigest(ctx, src, o.Limits)
+	diffID, err := uncompressedDigest(ctx, src, o.Limits, o.Scanned)
 	if err != nil {
 		return nil, fmt.Errorf("image %s: %w", s, err)
 	}

@@ -128,15 +128,11 @@ func (s *Store) lockConversion(ctx context.Context, h hexDigest, waiting func())
 // presence is what makes the layer exist.
 // Preconditions: the caller holds the conversion lock of key.
 func (s *Store) convertLayer(ctx context.Context, j *layerJob, key hexDigest, view *lowerView) error {
-	out, err := s.newTemp("layer")
+	out, split, err := s.layerTemps(j)
 	if err != nil {
 		return err
 	}
 	defer out.discard()
-	split, err := s.newTemp("framing")
-	if err != nil {
-		return err
-	}
 	defer split.discard()
 
 	rec := &layerRecord{
@@ -171,9 +167,54 @@ func (s *Store) convertLayer(ctx context.Context, j *layerJob, key hexDigest, vi
 	return out.commit(s.layerPath(key), 0o444)
 }
 
+// layerTemps are the files that a conversion writes, or has written.
+func (s *Store) layerTemps(j *layerJob) (out, split *temp, err error) {
+	if j.scan != nil {
+		return j.scan.out, j.scan.split, nil
+	}
+	if out, err = s.newTemp("layer"); err != nil {
+		return nil, nil, err
+	}
+	if split, err = s.newTemp("framing"); err != nil {
+		out.discard()
+		return nil, nil, err
+	}
+	return out, split, nil
+}
+
 // stream converts the layer into out and records its framing in split. The
 // layer is verified when it returns nil or errNoFraming.
 func (s *Store) stream(ctx context.Context, j *layerJob, view *lowerView, rec *layerRecord, out, split *temp) error {
+	var (
+		fr  *framer
+		err error
+	)
+	if j.scan != nil {
+		var stats layer.Stats
+		fr, stats, err = j.scan.finish(ctx, hexDigest(rec.Key.Encoded()))
+		rec.TarSize, rec.Implicit = fr.read, stats.ImplicitDirs > 0
+		if err != nil {
+			fr.abort()
+		}
+	} else {
+		fr, err = s.convert(ctx, j, view, rec, out, split)
+	}
+	if err != nil {
+		return err
+	}
+	if err := fr.finish(); err != nil {
+		return err
+	}
+	files, err := openLayerFiles(out.File)
+	if err != nil {
+		return err
+	}
+	return checkContents(fr.pack.contents, files)
+}
+
+// convert reads the layer from its source. It returns its framing, to be
+// finished, or an error.
+func (s *Store) convert(ctx context.Context, j *layerJob, view *lowerView, rec *layerRecord, out, split *temp) (*framer, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	conv := layer.Converter{Limits: s.opt.Source.Limits}
@@ -189,7 +230,7 @@ func (s *Store) stream(ctx context.Context, j *layerJob, view *lowerView, rec *l
 	}
 	tar, err := j.Uncompressed(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer tar.Close()
 	fr := newFramer(tar, split)
@@ -202,16 +243,9 @@ func (s *Store) stream(ctx context.Context, j *layerJob, view *lowerView, rec *l
 	}
 	if err != nil {
 		fr.abort()
-		return err
+		return nil, err
 	}
-	if err := fr.finish(); err != nil {
-		return err
-	}
-	files, err := openLayerFiles(out.File)
-	if err != nil {
-		return err
-	}
-	return checkContents(fr.pack.contents, files)
+	return fr, nil
 }
 
 // keepTar stores the tar of a layer that has no framing, from a second reading

@@ -51,7 +51,7 @@ func (s *Store) loadEntry(ctx context.Context, e image.ArchiveEntry, opt image.O
 		return nil, err
 	}
 	defer found.Close()
-	return s.storeImage(ctx, found, e.Names, rep)
+	return s.storeImage(ctx, found, e.Names, rep, nil)
 }
 
 // Import stores a root file system, a tar file read from r, as an image.

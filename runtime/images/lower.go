@@ -37,6 +37,8 @@ type layerJob struct {
 	// equal for the lowest layer.
 	diffID, chainID hexDigest
 	below           []*layerJob
+	// scan has converted the layer already, if it is not nil and whole.
+	scan *scan
 	// held is the result, valid when done is closed.
 	held *heldLayer
 	done chan struct{}

@@ -135,7 +135,11 @@ func samePlatform(want image.Platform, have ispec.Platform) bool {
 func (s *Store) pullSource(ctx context.Context, src image.Source, o PullOptions) (*Image, error) {
 	rep := &reporter{sink: o.Progress, ref: src.String()}
 	rep.send(Event{Status: StatusResolving})
-	found, err := src.Resolve(ctx, s.sourceOptions(o, rep))
+	scan := &scan{s: s}
+	defer scan.discard()
+	options := s.sourceOptions(o, rep)
+	options.Scanned = scan.convert
+	found, err := src.Resolve(ctx, options)
 	if err != nil {
 		return nil, err
 	}
@@ -144,7 +148,7 @@ func (s *Store) pullSource(ctx context.Context, src image.Source, o PullOptions)
 	if err != nil {
 		return nil, err
 	}
-	return s.storeImage(ctx, found, names, rep)
+	return s.storeImage(ctx, found, names, rep, scan)
 }
 
 // sourceOptions are the store's, for one pull.
@@ -177,10 +181,13 @@ func namesFor(src image.Source, found *image.Image, name string) ([]string, erro
 }
 
 // storeImage converts what is missing and publishes the image under names.
-func (s *Store) storeImage(ctx context.Context, found *image.Image, names []string, rep *reporter) (*Image, error) {
+func (s *Store) storeImage(ctx context.Context, found *image.Image, names []string, rep *reporter, scan *scan) (*Image, error) {
 	jobs, err := layerJobs(found.Layers)
 	if err != nil {
 		return nil, fmt.Errorf("image %s: %w", rep.ref, err)
+	}
+	if scan != nil && scan.whole && len(jobs) == 1 {
+		jobs[0].scan = scan
 	}
 	err = s.ensureLayers(ctx, jobs, rep)
 	defer func() {
