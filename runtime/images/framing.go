@@ -51,7 +51,7 @@ var errNoFraming = errors.New("tar cannot be made again from its contents")
 // framer writes the framing of the tar that is read through it.
 type framer struct {
 	src  io.Reader
-	side *io.PipeWriter
+	side *sideline
 	done chan error
 	pack *packer
 	read int64
@@ -60,15 +60,14 @@ type framer struct {
 // newFramer returns a reader of src's bytes which records their framing in w.
 // The caller reads to the end and then calls finish, or gives up with abort.
 func newFramer(src io.Reader, w io.Writer) *framer {
-	pr, pw := io.Pipe()
-	f := &framer{src: src, side: pw, done: make(chan error, 1), pack: newPacker(w)}
-	go func() { f.done <- f.split(pr) }()
+	f := &framer{src: src, side: newSideline(), done: make(chan error, 1), pack: newPacker(w)}
+	go func() { f.done <- f.split(f.side) }()
 	return f
 }
 
 // split is the second reader. It works beside the conversion, not before it,
 // so that what it cannot parse does not fail what the conversion can.
-func (f *framer) split(pr *io.PipeReader) error {
+func (f *framer) split(pr io.Reader) error {
 	// Whatever happens, the main path must be able to go on writing.
 	defer io.Copy(io.Discard, pr)
 	r, done, err := asm.NewInputTarStreamWithDone(pr, f.pack, nil)
@@ -85,16 +84,14 @@ func (f *framer) Read(p []byte) (int, error) {
 	n, err := f.src.Read(p)
 	if n > 0 {
 		f.read += int64(n)
-		if _, werr := f.side.Write(p[:n]); werr != nil {
-			return n, fmt.Errorf("record framing: %w", werr)
-		}
+		f.side.write(p[:n])
 	}
 	return n, err
 }
 
 // abort ends the second reader.
 func (f *framer) abort() {
-	f.side.CloseWithError(errGaveUp)
+	f.side.close(errGaveUp)
 	<-f.done
 }
 
@@ -102,7 +99,7 @@ func (f *framer) abort() {
 // when the tar has to be kept instead.
 // Preconditions: the source was read to its end.
 func (f *framer) finish() error {
-	f.side.Close()
+	f.side.close(io.EOF)
 	err := <-f.done
 	switch {
 	case f.pack.writeErr != nil:

@@ -52,6 +52,7 @@ func (sc *scan) convert(ctx context.Context, tar io.Reader) {
 
 // finish completes the layer under its name.
 func (sc *scan) finish(ctx context.Context, key hexDigest) (*framer, layer.Stats, error) {
+	sc.whole = false // its framer is the caller's now
 	sc.uuid = uuidOf(key)
 	_, err := sc.builder.Finish(ctx)
 	return sc.fr, sc.stats, err
@@ -60,7 +61,10 @@ func (sc *scan) finish(ctx context.Context, key hexDigest) (*framer, layer.Stats
 // discard removes what was not committed. It may be called at any time, and more
 // than once.
 func (sc *scan) discard() {
-	sc.whole = false
+	if sc.whole {
+		sc.fr.abort() // a layer that was there already
+		sc.whole = false
+	}
 	for _, t := range []*temp{sc.out, sc.split} {
 		if t != nil {
 			t.discard()
