@@ -65,6 +65,9 @@ done`)
 	expect(t, "db.test has IPv6 address 2001:db8::44", "host -t AAAA db.test. fd67:7678::3 | grep has", "--add-host", "db.test:2001:db8::44")
 
 	name := server(t, upperServer, "-p", "[::1]::80")
+	if got := getHome(t).MustRungv(t, "inspect", "-f", "{{.NetworkSettings.GlobalIPv6Address}}", name); strings.TrimSpace(got) != "fd67:7678::15" {
+		t.Errorf("inspect: %q", got)
+	}
 	address := strings.TrimSpace(getHome(t).MustRungv(t, "port", name, "80"))
 	if !strings.HasPrefix(address, "[::1]:") {
 		t.Fatalf("published at %s", address)

@@ -304,6 +304,9 @@ END`, host, port, count), flag, "-p", "7")
 			if _, err := io.ReadFull(c, word); err == nil {
 				// The guest goes on once this is closed: count before.
 				n := settled(t, h, name)
+				if list := h.MustRungv(t, "network", "connections", name); strings.Contains(list, "tcp") {
+					t.Errorf("the launcher still holds connections: %s", list)
+				}
 				c.Close()
 				return n
 			}

@@ -7,6 +7,8 @@ package boot
 
 import (
 	"bytes"
+	"errors"
+	"io"
 	"net/netip"
 	"sync"
 	"time"
@@ -29,6 +31,8 @@ const (
 	maxStreams = 16384
 	// copyBytes is the most that one read of the host's side takes.
 	copyBytes = 128 << 10
+	// moveBytes are worth a question how many there are.
+	moveBytes = 16 << 10
 	// inboundTimeout is how long the guest may take to accept a client of a
 	// published port.
 	inboundTimeout = 30 * time.Second
@@ -263,6 +267,16 @@ func (s *stream) carryIn() {
 	s.queue.EventRegister(&entry)
 	defer s.queue.EventUnregister(&entry)
 	for {
+		full, err := s.moveIn()
+		if full {
+			<-writable
+			continue
+		}
+		if err != nil {
+			s.abort()
+			return
+		}
+		// Nothing was there to be moved: an end, an error, or what came since.
 		buf, n, err := s.host.read()
 		if err != nil {
 			s.abort()
@@ -281,6 +295,66 @@ func (s *stream) carryIn() {
 			s.abort()
 			return
 		}
+	}
+}
+
+// errGuestWrite is a guest that takes no more.
+var errGuestWrite = errors.New("the guest's connection does not take what the host sends")
+
+// moveIn reads what the host's side holds straight into the guest's segments,
+// without a copy in between, until it holds little or nothing, or the guest's
+// window is full.
+func (s *stream) moveIn() (full bool, err error) {
+	cerr := s.host.raw.Control(func(fd uintptr) {
+		for {
+			held, herr := unix.IoctlGetInt(int(fd), unix.TIOCINQ)
+			if herr != nil || held < moveBytes {
+				return
+			}
+			r := &hostReader{fd: int(fd), left: held}
+			_, werr := s.guest.Write(r, tcpip.WriteOptions{})
+			switch werr.(type) {
+			case nil:
+			case *tcpip.ErrWouldBlock:
+				full = true
+				return
+			default:
+				err = errGuestWrite
+				return
+			}
+		}
+	})
+	if err == nil {
+		err = cerr
+	}
+	return full, err
+}
+
+// hostReader hands the guest's side what the host's descriptor holds, of which
+// it knows how much that is at least.
+type hostReader struct{ fd, left int }
+
+// Len implements tcpip.Payloader.
+func (r *hostReader) Len() int { return r.left }
+
+// Read implements io.Reader. Whoever calls it asks for no more than Len.
+func (r *hostReader) Read(b []byte) (int, error) {
+	if len(b) == 0 {
+		return 0, nil
+	}
+	for {
+		n, err := unix.Read(r.fd, b[:min(len(b), r.left)])
+		if err == unix.EINTR {
+			continue
+		}
+		if err == nil && n == 0 {
+			err = io.ErrUnexpectedEOF
+		}
+		if err != nil {
+			return 0, err
+		}
+		r.left -= n
+		return n, nil
 	}
 }
 

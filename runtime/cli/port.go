@@ -90,6 +90,10 @@ type networkDocument struct {
 	IPAddress   string
 	IPPrefixLen int
 	Gateway     string
+	// Where the host has IPv6.
+	GlobalIPv6Address   string
+	GlobalIPv6PrefixLen int
+	IPv6Gateway         string
 	// Ports are the host's sides by the guest's. A unix socket has its path as
 	// its address and no port.
 	Ports map[string][]bindingDocument
@@ -104,6 +108,9 @@ func networkDocumentOf(rec *state.Record) networkDocument {
 	d := networkDocument{Ports: map[string][]bindingDocument{}}
 	if rec.Options.Network == string(api.NetworkNAT) && rec.State == api.StateRunning {
 		d.IPAddress, d.IPPrefixLen, d.Gateway = api.NATGuest, api.NATPrefixBits, api.NATGateway
+		if rec.Options.IPv6 {
+			d.GlobalIPv6Address, d.GlobalIPv6PrefixLen, d.IPv6Gateway = api.NATGuest6, api.NATPrefixBits6, api.NATGateway6
+		}
 	}
 	for _, p := range openPorts(rec) {
 		b := bindingDocument{HostIP: p.HostIP.String(), HostPort: fmt.Sprint(p.HostPort)}
