@@ -276,6 +276,42 @@ func TestAWriteIntoAHoleInvalidatesWhatStoodForIt(t *testing.T) {
 	}
 }
 
+func TestViewGivesWhatReadAtReads(t *testing.T) {
+	base := newVolume(t, 32<<20, ext4lite.MkfsOptions{})
+	fs := open(t, base, ext4lite.Options{})
+	must(t, fs.WriteFile("f", bytes.Repeat([]byte("base"), 20_000), ext4lite.NewInode{}))
+	closeFS(t, fs)
+	d := base + ".delta"
+	must(t, delta.Create(d, base, delta.Options{}))
+	fs = open(t, d, ext4lite.Options{})
+	defer closeFS(t, fs)
+	i, err := fs.Walk("f")
+	must(t, err)
+	defer i.Release()
+	_, err = i.WriteAt([]byte("delta"), 20_000)
+	must(t, err)
+	must(t, i.Truncate(200_000))
+	must(t, i.Fallocate(ext4lite.FallocPunchHole|ext4lite.FallocKeepSize, 40_960, 8192))
+	for _, r := range [][2]int64{{0, 10}, {0, 300_000}, {19_990, 30}, {40_000, 20_000}, {199_999, 1}, {199_999, 2}, {200_000, 1}, {300_000, 5}} {
+		want := make([]byte, r[1])
+		n, werr := i.ReadAt(want, r[0])
+		var got []byte
+		err := i.View(r[0], r[1], func(f *os.File, off, n int64) error {
+			p := make([]byte, n)
+			if f != nil {
+				if _, err := f.ReadAt(p, off); err != nil {
+					return err
+				}
+			}
+			got = append(got, p...)
+			return nil
+		})
+		if !bytes.Equal(got, want[:n]) || err != nil && err != io.EOF || werr == io.EOF && err != io.EOF {
+			t.Errorf("view of %v: %d bytes, %v; read %d, %v", r, len(got), err, n, werr)
+		}
+	}
+}
+
 func BenchmarkCreateDelta(b *testing.B) {
 	base := newVolume(b, 64<<30, ext4lite.MkfsOptions{})
 	n := 0

@@ -12,6 +12,7 @@ package ext4lite
 
 import (
 	"fmt"
+	"io"
 	"os"
 
 	"z.gfire.dev/gvx/ext4lite/device"
@@ -73,6 +74,67 @@ func (i *Inode) MapForWrite(off, n int64) ([]Mapping, error) {
 		return nil, fail("map for writing", i.ino, err)
 	}
 	return out, nil
+}
+
+// View calls fn for each run of the file's bytes in [off, off+n), in order, with
+// the place in a host file where they are, or a nil file for zeros. While fn
+// runs, the place is this file's: the inode is locked, and fn must not use the
+// volume. Like io.ReaderAt, View ends with io.EOF at the end of the file.
+func (i *Inode) View(off, n int64, fn func(f *os.File, fileOff, n int64) error) error {
+	i.mu.RLock()
+	defer i.mu.RUnlock()
+	if err := i.regular("read"); err != nil {
+		return err
+	}
+	if !i.fs.Mappable() {
+		return fail("read", i.ino, EOPNOTSUPP)
+	}
+	if off < 0 {
+		return fail("read", i.ino, EINVAL)
+	}
+	size := int64(i.d.Size)
+	end := size
+	if off < size && n < size-off {
+		end = off + n
+	}
+	if err := i.view(off, end, fn); err != nil {
+		return fail("read", i.ino, err)
+	}
+	if end == size {
+		return io.EOF
+	}
+	return nil
+}
+
+func (i *Inode) view(off, end int64, fn func(f *os.File, fileOff, n int64) error) error {
+	bs := int64(i.fs.g.BlockSize)
+	loc := i.fs.dev.(device.Locator)
+	for off < end {
+		e, ok, err := i.find(uint32(off / bs))
+		if err != nil {
+			return err
+		}
+		k := min(int64(e.End())*bs, end) - off
+		if !ok || e.Unwritten {
+			if err := fn(nil, 0, k); err != nil {
+				return err
+			}
+			off += k
+			continue
+		}
+		p, err := loc.Locate((int64(e.Physical)-int64(e.Logical))*bs+off, k, false)
+		if err != nil {
+			return err
+		}
+		if p.Len <= 0 || p.Len > k {
+			return fmt.Errorf("device located %d bytes of %d: %w", p.Len, k, EIO)
+		}
+		if err := fn(p.File, p.Offset, p.Len); err != nil {
+			return err
+		}
+		off += p.Len
+	}
+	return nil
 }
 
 // mapClip checks a range and cuts it to the file's blocks.

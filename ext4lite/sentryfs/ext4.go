@@ -323,6 +323,20 @@ func (n *ext4Node) Xattr(name string) ([]byte, error) {
 // Extent implements Node.
 func (n *ext4Node) Extent(int64) (Extent, error) { return Extent{}, unix.EOPNOTSUPP }
 
+// View implements WritableNode.
+func (n *ext4Node) View(off, length int64, fn func(f *HostFile, fileOff, n int64) error) error {
+	err := n.i.View(off, length, func(f *os.File, fileOff, k int64) error {
+		if f == nil {
+			return fn(nil, 0, k)
+		}
+		return fn(n.v.byFile[f], fileOff, k)
+	})
+	if err == io.EOF {
+		return err
+	}
+	return ext4Error(err)
+}
+
 // ReadAt implements WritableNode.
 func (n *ext4Node) ReadAt(p []byte, off int64) (int, error) {
 	k, err := n.i.ReadAt(p, off)

@@ -20,6 +20,7 @@ import (
 	"gvisor.dev/gvisor/pkg/abi/linux"
 	gverrors "gvisor.dev/gvisor/pkg/errors"
 	"gvisor.dev/gvisor/pkg/errors/linuxerr"
+	"gvisor.dev/gvisor/pkg/sentry/memmap"
 	"gvisor.dev/gvisor/pkg/sentry/vfs"
 	"gvisor.dev/gvisor/pkg/usermem"
 
@@ -600,4 +601,26 @@ func TestAVolumeThatFailsLeavesTheSandboxAlive(t *testing.T) {
 	w.must(u.vfs.SetXattrAt(u.ctx, u.creds, u.pop("/", true), &vfs.SetXattrOptions{Name: "trusted.overlay.opaque", Value: "y"}))
 	w.wantErr("a whiteout by others", w.vfs.MknodAt(w.ctx, w.creds, w.pop("/u/i", false), &vfs.MknodOptions{Mode: linux.S_IFCHR}), linuxerr.EROFS)
 	mnt.DecRef(w.ctx)
+}
+
+// TestVolumesOfSmallBlocks uses a volume as mkfs.ext4 makes small ones: its
+// files are read and written, but cannot be mapped.
+func TestVolumesOfSmallBlocks(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "volume.ext4")
+	dev, err := device.CreateFile(path, testVolumeBytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = ext4lite.Mkfs(dev, ext4lite.MkfsOptions{BlockSize: 1024})
+	dev.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := mountExt4(t, path)
+	w.writeFile("/f", pattern(50_000))
+	w.wantFile("/f", pattern(50_000))
+	fd := w.mustOpen("/f", linux.O_RDONLY)
+	w.wantErr("mmap", fd.ConfigureMMap(w.ctx, &memmap.MMapOpts{Length: page, Private: true}), linuxerr.ENODEV)
+	fd.DecRef(w.ctx)
+	w.finish(path)
 }

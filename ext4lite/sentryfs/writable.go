@@ -66,6 +66,11 @@ type WritableNode interface {
 	SetXattr(name string, value []byte, flags uint32) error
 	RemoveXattr(name string) error
 
+	// View calls fn for each run of [off, off+n), as far as the file goes, with
+	// the place where it is, or a nil file for zeros. The node is locked
+	// meanwhile. It ends with io.EOF at the end of the file, and is not called
+	// for a volume without Files.
+	View(off, n int64, fn func(f *HostFile, fileOff, n int64) error) error
 	// ReadAt and WriteAt move file data as io.ReaderAt and io.WriterAt do.
 	ReadAt(p []byte, off int64) (int, error)
 	WriteAt(p []byte, off int64) (int, error)

@@ -19,10 +19,10 @@ import (
 	"gvisor.dev/gvisor/pkg/usermem"
 )
 
-// Reading and changing the data of files of a WritableVolume. The volume copies
-// between the guest's memory and the host's page cache with one system call;
-// memory that must be read with care, as another file's mapping, goes through a
-// buffer.
+// Reading and changing the data of files of a WritableVolume. What is read is
+// copied from the mapped host file, or with one system call if it is much. What
+// is written goes there with one system call; memory that must be read with
+// care, as another file's mapping, goes through a buffer.
 
 // bounceBytes is the size of such buffers.
 const bounceBytes = 64 << 10
@@ -37,6 +37,37 @@ type nodeReader struct {
 
 // ReadToBlocks implements safemem.Reader.
 func (r *nodeReader) ReadToBlocks(dsts safemem.BlockSeq) (uint64, error) {
+	if len(r.i.fs.vol.Files()) == 0 {
+		return r.readUnmapped(dsts)
+	}
+	var done uint64
+	var copied error
+	err := r.i.w.View(r.off, int64(dsts.NumBytes()), func(f *HostFile, fileOff, n int64) error {
+		part := dsts.TakeFirst64(uint64(n))
+		var k uint64
+		if f == nil {
+			k, copied = safemem.ZeroSeq(part)
+		} else {
+			k, copied = f.readToBlocks(part, fileOff)
+		}
+		done += k
+		dsts = dsts.DropFirst64(k)
+		return copied
+	})
+	r.off += int64(done)
+	switch {
+	case copied != nil:
+		return done, copied // the guest's memory, or the host's file
+	case err == io.EOF && done > 0:
+		return done, nil
+	case err == nil || err == io.EOF:
+		return done, err
+	}
+	return done, r.i.fs.answer("read inode", r.i.id, err)
+}
+
+// readUnmapped is ReadToBlocks for a volume whose blocks are not pages.
+func (r *nodeReader) readUnmapped(dsts safemem.BlockSeq) (uint64, error) {
 	var done uint64
 	for !dsts.IsEmpty() {
 		n, err := r.readBlock(dsts.Head())
