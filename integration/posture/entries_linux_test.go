@@ -146,6 +146,7 @@ func (l *launcher) exercise(t *testing.T, without int, terminal bool) string {
 	// Another client of the control channel, while the sandbox lives, and a
 	// stop in the middle of its calls.
 	_ = l.command(ctx, binary, "stats", "--no-stream", name).Run()
+	_ = l.command(ctx, binary, "exec", name, "true").Run()
 	for _, pid := range sandboxesOf(cmd.Process.Pid) {
 		_ = unix.Kill(pid, unix.SIGSTOP)
 		time.Sleep(50 * time.Millisecond)
