@@ -15,6 +15,27 @@ import (
 	"z.gfire.dev/gvx/ext4lite"
 )
 
+// growFilled grows a volume with files in it, which stay as they are, and fills
+// part of what is new.
+func growFilled(t *testing.T, path string, to int64) {
+	t.Helper()
+	fs := open(t, path, ext4lite.Options{Durability: ext4lite.Process})
+	m := newModel()
+	work(t, fs, m, 400, 200)
+	before := fs.Statfs()
+	closeFS(t, fs)
+	must(t, ext4lite.Grow(path, to))
+	check(t, path)
+	fs = open(t, path, ext4lite.Options{Durability: ext4lite.Process})
+	compare(t, "after growing", m.dump(), (&ours{t, fs}).dump())
+	if after := fs.Statfs(); after.Free <= before.Free {
+		t.Errorf("%d blocks free after growing, %d before", after.Free, before.Free)
+	}
+	must(t, fs.WriteFile("new", make([]byte, min(to/4, 200<<20)), ext4lite.NewInode{Mode: 0o644}))
+	closeFS(t, fs)
+	check(t, path)
+}
+
 func TestGrow(t *testing.T) {
 	for _, c := range []struct {
 		bs       int
@@ -24,21 +45,7 @@ func TestGrow(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("%d-%d-%d", c.bs, c.from>>20, c.to>>20), func(t *testing.T) {
 			path := newVolume(t, c.from, ext4lite.MkfsOptions{BlockSize: c.bs})
-			fs := open(t, path, ext4lite.Options{Durability: ext4lite.Process})
-			m := newModel()
-			work(t, fs, m, 400, 200)
-			before := fs.Statfs()
-			closeFS(t, fs)
-			must(t, ext4lite.Grow(path, c.to))
-			check(t, path)
-			fs = open(t, path, ext4lite.Options{Durability: ext4lite.Process})
-			compare(t, "after growing", m.dump(), (&ours{t, fs}).dump())
-			if after := fs.Statfs(); after.Free <= before.Free {
-				t.Errorf("%d blocks free after growing, %d before", after.Free, before.Free)
-			}
-			must(t, fs.WriteFile("new", make([]byte, min(c.to/4, 100<<20)), ext4lite.NewInode{Mode: 0o644}))
-			closeFS(t, fs)
-			check(t, path)
+			growFilled(t, path, c.to)
 			umount(t, mount(t, path))
 			must(t, ext4lite.Grow(path, c.to+(300<<20))) // twice: descriptors in groups have no copies beside the superblock's
 			check(t, path)
@@ -68,21 +75,7 @@ func TestGrowVolumesOfMkfs(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			path := kernelVolume(t, c.from, c.args...)
-			fs := open(t, path, ext4lite.Options{Durability: ext4lite.Process})
-			m := newModel()
-			work(t, fs, m, 401, 200)
-			before := fs.Statfs()
-			closeFS(t, fs)
-			must(t, ext4lite.Grow(path, c.to))
-			check(t, path)
-			fs = open(t, path, ext4lite.Options{Durability: ext4lite.Process})
-			compare(t, "after growing", m.dump(), (&ours{t, fs}).dump())
-			if after := fs.Statfs(); after.Free <= before.Free {
-				t.Errorf("%d blocks free after growing, %d before", after.Free, before.Free)
-			}
-			must(t, fs.WriteFile("new", make([]byte, min(c.to/4, 300<<20)), ext4lite.NewInode{Mode: 0o644}))
-			closeFS(t, fs)
-			check(t, path)
+			growFilled(t, path, c.to)
 			must(t, ext4lite.Grow(path, c.to+(400<<20))) // and once more
 			check(t, path)
 			dir := mount(t, path)
