@@ -24,6 +24,9 @@ const (
 	// limitLookMin keeps a container near its limit from costing much: usage of
 	// a cgroup is counted page by page.
 	limitLookMin = 20 * time.Millisecond
+	// victimGrace is how long a killed process may take to give its memory back
+	// before the next one is chosen, on a machine that is busy.
+	victimGrace = 2 * time.Second
 	// unlimitedLooksMost is how often a group without a limit is looked at
 	// after its memory.max was opened.
 	unlimitedLooksMost = 20
@@ -229,6 +232,13 @@ func (g *guestCgroups) killIn(ctx context.Context, cg kernel.Cgroup2, used, limi
 		log.Warningf("cgroup %s: kill %q: %v", cg.Path(), victim.Leader().Name(), err)
 	}
 	g.notify(ctx, cg, "memory.events")
+	// What it held is counted until its pages are given back, which is some time
+	// after it is gone: the next must not pay for it.
+	for deadline := time.Now().Add(victimGrace); time.Now().Before(deadline); time.Sleep(limitLookMin) {
+		if used, ok := readBytes(ctx, cg, "memory.current"); !ok || used <= limit {
+			return
+		}
+	}
 }
 
 // notify wakes those who watch a file of a group by inotify.

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package docker
+
+import (
+	"testing"
+
+	"z.gfire.dev/gvx/integration/testbed"
+)
+
+// guest runs a script in a plain Debian sandbox and returns what it writes.
+func guest(t *testing.T, script string, flags ...string) string {
+	t.Helper()
+	home := get(t).home
+	args := append([]string{"run", "--rm", "--network", "none", "--privileged"}, flags...)
+	result := home.Rungv(t, nil, append(args, home.Image(t, "demo"), "sh", "-c", script)...)
+	if result.Code != 0 {
+		t.Fatal(result)
+	}
+	return result.Stdout
+}
+
+// TestUnmountBelowSharedMounts unmounts what another namespace has a copy of,
+// which engines do all the time on the shared root that docker:dind makes; a
+// mount in use stays.
+func TestUnmountBelowSharedMounts(t *testing.T) {
+	got := guest(t, `
+mount --make-rshared /
+mkdir /a /b
+mount -t tmpfs one /a
+unshare --mount --propagation slave sh -c 'touch /ready; sleep 60' &
+until [ -e /ready ]; do sleep 0.05; done
+umount /a && echo unmounted
+grep -c ' /a ' /proc/mounts
+mount -t tmpfs two /b
+cd /b
+umount /b 2>&1 | grep -o 'busy'
+grep -c ' /b ' /proc/mounts
+cd /
+mkdir /b/c
+mount -t tmpfs three /b/c
+umount /b 2>&1 | grep -o 'busy'
+umount /b/c && umount /b && echo unmounted
+`)
+	if want := "unmounted\n0\nbusy\n1\nbusy\nunmounted\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// TestFirstUserNamespaceHasLinuxsNumber keeps engines from taking a sandbox for a
+// user namespace.
+func TestFirstUserNamespaceHasLinuxsNumber(t *testing.T) {
+	got := guest(t, `stat -L -c %i /proc/self/ns/user; readlink /proc/self/ns/user; unshare -U sh -c '[ $(stat -L -c %i /proc/self/ns/user) != 4026531837 ]' && echo another`)
+	if want := "4026531837\nuser:[4026531837]\nanother\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// TestCgroupFreezer stops and continues the processes of a cgroup, and kills one
+// that is frozen.
+func TestCgroupFreezer(t *testing.T) {
+	got := guest(t, `
+cd /sys/fs/cgroup && mkdir -p x/y && cat x/cgroup.freeze
+sh -c 'echo $$ > x/y/cgroup.procs; i=0; while :; do i=$((i+1)); echo $i > /count; done' &
+until [ -s /count ]; do sleep 0.05; done
+echo 1 > x/cgroup.freeze
+cat x/cgroup.freeze; grep frozen x/cgroup.events
+sleep 0.3; cp /count /one; sleep 0.5; cmp /one /count && echo still
+echo 0 > x/cgroup.freeze; grep frozen x/cgroup.events
+sleep 0.5; cmp -s /one /count || echo on
+echo 1 > x/cgroup.freeze
+kill -9 $! && wait $!; echo $?
+echo 2 2>/dev/null > x/cgroup.freeze || echo refused
+rmdir x/y x && ls -d x 2>/dev/null || echo removed
+`)
+	if want := "0\n1\nfrozen 1\nstill\nfrozen 0\non\n137\nrefused\nremoved\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// TestCgroupMemoryLimit has a cgroup's largest process killed, and those beside
+// it not; its events say so, to who reads and to who watches.
+func TestCgroupMemoryLimit(t *testing.T) {
+	home := get(t).home
+	program := `
+import ctypes, mmap, os, subprocess, time
+base = "/sys/fs/cgroup/x/"
+os.mkdir(base)
+libc = ctypes.CDLL(None)
+watch = libc.inotify_init()
+assert libc.inotify_add_watch(watch, (base + "memory.events").encode(), 2) >= 0
+def run(size):
+    code = "import os, time; open('%scgroup.procs', 'w').write(str(os.getpid())); x = bytearray(b'x') * %d; time.sleep(4)" % (base, size)
+    return subprocess.Popen(["python3", "-c", code])
+open(base + "memory.max", "w").write(str(96 << 20))
+small, beside, large = run(1 << 20), subprocess.Popen(["python3", "-c", "x = bytearray(b'x') * (200 << 20); import time; time.sleep(4)"]), run(300 << 20)
+print(large.wait(), small.wait(), beside.wait())
+print([line.strip() for line in open(base + "memory.events") if line.startswith("oom_kill")])
+print(len(os.read(watch, 4096)) >= 16)
+`
+	result := home.Rungv(t, nil, "run", "--rm", "--network", "none", "--privileged", home.Image(t, "demo"), "python3", "-c", program)
+	if want := "-9 0 0\n['oom_kill 1']\nTrue\n"; result.Code != 0 || result.Stdout != want {
+		t.Errorf("want %q: %v", want, result)
+	}
+}
+
+// TestCgroupFilesThatEnginesRead are there in every cgroup.
+func TestCgroupFilesThatEnginesRead(t *testing.T) {
+	got := guest(t, `cd /sys/fs/cgroup && mkdir x && cat cpuset.cpus.effective x/cpuset.cpus.effective x/cpuset.mems.effective && grep -c anon x/memory.stat`, "--cpus", "2")
+	if want := "0-1\n0-1\n0\n3\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// TestOlderRuntimesFindBPF loads the empty packet filter by which runc up to 1.2
+// learns whether there is bpf(2), and finds that it cannot be attached.
+func TestOlderRuntimesFindBPF(t *testing.T) {
+	home := get(t).home
+	program := `
+import ctypes, struct
+libc = ctypes.CDLL(None, use_errno=True)
+code = (ctypes.c_uint64 * 2)(0x00000000000000b7, 0x0000000000000095)
+name = ctypes.create_string_buffer(b"MIT")
+def bpf(command, attr):
+    buffer = ctypes.create_string_buffer(attr, 120)
+    return libc.syscall(321 if struct.calcsize("P") == 8 else 0, command, buffer, 120), ctypes.get_errno()
+fd, _ = bpf(5, struct.pack("IIQQ", 8, 2, ctypes.addressof(code), ctypes.addressof(name)))
+print(fd > 2)
+print(bpf(8, struct.pack("IIII", 0, fd, 0, 0))[0])
+`
+	if testbed.Architecture != "amd64" {
+		t.Skip("the program knows amd64's number of bpf(2)")
+	}
+	result := home.Rungv(t, nil, "run", "--rm", "--network", "none", "--privileged", home.Image(t, "demo"), "python3", "-c", program)
+	if want := "True\n-1\n"; result.Code != 0 || result.Stdout != want {
+		t.Errorf("want %q: %v", want, result)
+	}
+}
