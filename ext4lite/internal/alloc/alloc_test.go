@@ -145,16 +145,16 @@ func (b *books) step(r *rand.Rand) {
 // TestBlocksHaveOneOwner drives an almost full volume at random: no block is
 // ever given out while somebody has it, waits for it to be durable, or maps it.
 func TestBlocksHaveOneOwner(t *testing.T) {
-	seeds := uint64(6)
+	seeds, steps := uint64(6), 6000
 	if testing.Short() {
-		seeds = 2
+		seeds, steps = 1, 2500
 	}
 	for seed := range seeds {
 		v := volumetest.New(t, 24<<20, mkfs.Options{BlockSize: 1024})
 		b := &books{t: t, v: v, state: map[uint64]owner{}, held: map[uint64]int{}, runs: map[owner][]alloc.Run{}}
 		start, _ := v.A.Counts()
 		r := rand.New(rand.NewPCG(seed, 2))
-		for range 6000 {
+		for range steps {
 			b.step(r)
 		}
 		n := uint64(0)
@@ -227,7 +227,7 @@ func TestGoalIsTaken(t *testing.T) {
 // TestInodesHaveOneOwner takes every inode, gives half back and takes those
 // again.
 func TestInodesHaveOneOwner(t *testing.T) {
-	v := volumetest.New(t, 40<<20, mkfs.Options{BlockSize: 1024})
+	v := volumetest.New(t, 20<<20, mkfs.Options{BlockSize: 1024})
 	_, start := v.A.Counts()
 	owned := map[uint32]bool{}
 	take := func(dir bool) bool {
