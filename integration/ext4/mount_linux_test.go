@@ -133,6 +133,7 @@ func serve(t testing.TB, volume string, size int64, flags ...string) *mounted {
 	}
 	m.process = exec.Command(serverBinary(t), append(flags, volume, m.dir)...)
 	m.process.Stderr = &m.stderr
+	m.process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // however the tests end
 	out, err := m.process.StdoutPipe()
 	if err == nil {
 		err = m.process.Start()
