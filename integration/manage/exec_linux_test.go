@@ -6,6 +6,8 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -202,10 +204,14 @@ func TestExecTerminal(t *testing.T) {
 	})
 }
 
-// TestConcurrentExecs: many callers at once, each with its own streams.
+// TestConcurrentExecs: many callers at once, each with its own streams; neither
+// sandbox nor supervisor keeps a descriptor of any.
 func TestConcurrentExecs(t *testing.T) {
 	each(t, func(t *testing.T, b *bed) {
 		name := b.box(t, "sleep 1000")
+		b.must(t, "exec", name, "true") // What is made once is made.
+		supervisor, sandbox := b.pids(t, name)
+		before := descriptors(supervisor) + descriptors(sandbox)
 		var wg sync.WaitGroup
 		for i := range 24 {
 			wg.Go(func() {
@@ -217,7 +223,28 @@ func TestConcurrentExecs(t *testing.T) {
 			})
 		}
 		wg.Wait()
+		b.run(t, nil, "exec", name, "no-such-command")
+		b.must(t, "exec", "-d", name, "true")
+		b.must(t, "exec", "-dt", name, "true")
+		if os.Geteuid() == 0 {
+			// A sandbox is not dumpable: only root sees what it holds.
+			eventually(t, "all descriptors are closed", func() bool { return descriptors(supervisor)+descriptors(sandbox) <= before })
+		}
 	})
+}
+
+// descriptors counts those of a process, but for the listeners of systrap's
+// stubs, which it keeps for guest processes to come.
+func descriptors(pid int) int {
+	dir := fmt.Sprintf("/proc/%d/fd", pid)
+	list, _ := os.ReadDir(dir)
+	n := 0
+	for _, e := range list {
+		if to, err := os.Readlink(filepath.Join(dir, e.Name())); err == nil && to != "anon_inode:seccomp" && to != "anon_inode:seccomp notify" {
+			n++
+		}
+	}
+	return n
 }
 
 // TestAgentCommands are the very commands of mini-swe-agent, with its timeouts.
