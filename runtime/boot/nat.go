@@ -58,7 +58,6 @@ var (
 	natGuest   = netip.MustParseAddr(api.NATGuest)
 	natGateway = netip.MustParseAddr(api.NATGateway)
 	natDNS     = netip.MustParseAddr(api.NATDNS)
-	natSubnet  = netip.MustParsePrefix(api.NATSubnet)
 
 	natGuest6   = netip.MustParseAddr(api.NATGuest6)
 	natGateway6 = netip.MustParseAddr(api.NATGateway6)
