@@ -244,20 +244,22 @@ func (fs *filesystem) remove(ctx context.Context, rp *vfs.ResolvingPath, dot, do
 	}
 	defer rp.Mount().EndWrite()
 
-	// Forgetting what is mounted here can release this very file system.
+	// Forgetting what is mounted here can release this very file system, and the
+	// last reference on a large file frees it, which takes its time.
 	var forget []refs.RefCounter
+	var child *dentry
 	defer func() {
 		for _, r := range forget {
 			r.DecRef(ctx)
 		}
+		child.DecRef(ctx)
 	}()
 	parent.inode.dirMu.Lock()
 	defer parent.inode.dirMu.Unlock()
-	child, err := parent.lookupLocked(name)
-	if err != nil {
+	if child, err = parent.lookupLocked(name); err != nil {
+		child = nil
 		return err
 	}
-	defer child.DecRef(ctx)
 	if err := parent.mayRemove(rp.Credentials(), child); err != nil {
 		return err
 	}
