@@ -17,7 +17,7 @@ import (
 // against its engine. %s is an address of the host's loopback that nobody gave
 // it. None of them may have an effect outside.
 var attacks = []struct{ name, script string }{
-	{"memory bomb", `docker run --rm busybox sh -c 'for i in 1 2 3 4; do (x=$(head -c 900000000 /dev/zero | tr "\0" x); sleep 5) & done; wait' >/dev/null 2>&1`},
+	{"memory bomb", `docker run --rm busybox sh -c 'for i in 1 2 3 4; do dd if=/dev/zero of=/dev/null bs=900M count=20 & done; wait' >/dev/null 2>&1`},
 	{"fork bomb", `timeout 15 docker run --rm --pids-limit 300 --name bomb busybox sh -c 'f() { f | f & }; f; sleep 10' >/dev/null 2>&1; docker rm -f bomb >/dev/null 2>&1`},
 	{"disk fill", `docker run --rm busybox sh -c 'dd if=/dev/zero of=/fill bs=1M 2>&1 | grep -o "No space left on device"' 2>&1`},
 	{"packet storm", `timeout 15 docker run --rm --network host busybox sh -c 'for i in 1 2 3 4; do (while :; do head -c 60000 /dev/zero | timeout 1 nc -u -w 1 10.0.2.2 9; done) & done; sleep 8' >/dev/null 2>&1`},

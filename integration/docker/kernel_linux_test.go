@@ -136,3 +136,43 @@ print(bpf(8, struct.pack("IIII", 0, fd, 0, 0))[0])
 		t.Errorf("want %q: %v", want, result)
 	}
 }
+
+// TestInterruptedOpenOfPipeKeepsItsPartner opens a named pipe for reading again
+// and again while signals rain: a writer that opens, writes and closes at the
+// moment of one must not be missed. `runc start` on a busy machine hung on that.
+func TestInterruptedOpenOfPipeKeepsItsPartner(t *testing.T) {
+	home := get(t).home
+	program := `
+import os, signal
+os.mkfifo("/fifo")
+rounds = 150
+if os.fork() == 0:
+    for i in range(rounds):
+        # A reader that a signal has taken away in between is another matter.
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+        while True:
+            fd = os.open("/fifo", os.O_WRONLY)
+            try:
+                os.write(fd, b"x")
+                break
+            except BrokenPipeError:
+                pass
+            finally:
+                os.close(fd)
+    os._exit(0)
+signal.signal(signal.SIGALRM, lambda *_: None)
+signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0003)
+got = 0
+while got < rounds:
+    # Like Go's runtime, Python opens again after a signal.
+    with open("/fifo") as f:
+        text = f.read()
+    got += len(text)
+signal.setitimer(signal.ITIMER_REAL, 0)
+print(got)
+`
+	result := home.Rungv(t, nil, "run", "--rm", "--network", "none", home.Image(t, "demo"), "python3", "-c", program)
+	if result.Code != 0 || result.Stdout != "150\n" {
+		t.Error(result)
+	}
+}

@@ -16,7 +16,9 @@ import (
 	"gvisor.dev/gvisor/pkg/marshal/primitive"
 	"gvisor.dev/gvisor/pkg/sentry/arch"
 	"gvisor.dev/gvisor/pkg/sentry/kernel"
+	"gvisor.dev/gvisor/pkg/sentry/kernel/pipe"
 	"gvisor.dev/gvisor/pkg/sentry/vfs"
+	"gvisor.dev/gvisor/pkg/waiter"
 )
 
 // syscallOverrides wrap gVisor's functions for the system calls of their names.
@@ -28,9 +30,9 @@ func (sb *sandbox) syscallOverrides() map[string]func(kernel.SyscallFn) kernel.S
 		"bpf":     loadPacketFilters,
 		"mkdir":   func(call kernel.SyscallFn) kernel.SyscallFn { return sb.extendCgroup(call, false) },
 		"mkdirat": func(call kernel.SyscallFn) kernel.SyscallFn { return sb.extendCgroup(call, true) },
-		"open":    sb.openCgroupFile,
-		"openat":  sb.openCgroupFile,
-		"openat2": sb.openCgroupFile,
+		"open":    func(call kernel.SyscallFn) kernel.SyscallFn { return sb.openFile(call, 0) },
+		"openat":  func(call kernel.SyscallFn) kernel.SyscallFn { return sb.openFile(call, 1) },
+		"openat2": func(call kernel.SyscallFn) kernel.SyscallFn { return sb.openFile(call, openat2) },
 	}
 }
 
@@ -155,16 +157,67 @@ func (sb *sandbox) extendCgroup(mkdir kernel.SyscallFn, at bool) kernel.SyscallF
 	}
 }
 
-// openCgroupFile has our own content read where a cgroup is frozen or had
-// processes killed, and learns of limits about to be set.
-func (sb *sandbox) openCgroupFile(open kernel.SyscallFn) kernel.SyscallFn {
+// openat2 stands for a call whose flags are in a structure.
+const openat2 = -1
+
+// openFile has our own content read where a cgroup is frozen or had processes
+// killed, learns of limits about to be set, and lets an interrupted open of a pipe
+// keep its partner. path is the number of the argument that names the file.
+func (sb *sandbox) openFile(open kernel.SyscallFn, path int) kernel.SyscallFn {
 	return func(t *kernel.Task, number uintptr, args arch.SyscallArguments) (uintptr, *kernel.SyscallControl, error) {
 		ret, control, err := open(t, number, args)
+		if path != openat2 && linuxerr.Equals(linuxerr.EINTR, err) {
+			ret, control, err = reopenPipe(t, number, args, open, path, err)
+		}
 		if err == nil {
 			sb.cgroups.replaceOpened(t, int32(ret))
 		}
 		return ret, control, err
 	}
+}
+
+// reopenPipe opens a named pipe after a signal has ended the wait for the other
+// end, if that has come meanwhile. gVisor looks at the signal alone. Had the other
+// end been opened at the same moment, written to and closed, as runc does, then
+// whoever opens again waits for ever: `runc start` on a busy machine. Linux looks
+// for the partner first.
+func reopenPipe(t *kernel.Task, number uintptr, args arch.SyscallArguments, open kernel.SyscallFn, path int, interrupted error) (uintptr, *kernel.SyscallControl, error) {
+	dirFD := int32(linux.AT_FDCWD)
+	if path == 1 {
+		dirFD = args[0].Int()
+	}
+	vd, err := resolve(t, dirFD, args[path], true)
+	if err != nil {
+		return 0, nil, interrupted
+	}
+	st, err := t.Kernel().VFS().StatAt(t, t.Credentials(), &vfs.PathOperation{Root: vd, Start: vd}, &vfs.StatOptions{Mask: linux.STATX_TYPE})
+	vd.DecRef(t)
+	if err != nil || linux.FileMode(st.Mode).FileType() != linux.S_IFIFO {
+		return 0, nil, interrupted
+	}
+	args[path+1].Value |= linux.O_NONBLOCK
+	// A writer alone gets an error at once: its partner has not come.
+	fd, control, err := open(t, number, args)
+	if err != nil {
+		return 0, nil, interrupted
+	}
+	file := t.GetFile(int32(fd))
+	if file == nil {
+		return 0, nil, interrupted
+	}
+	defer file.DecRef(t)
+	fifo, ok := file.Impl().(*pipe.VFSPipeFD)
+	// A reader alone finds neither data nor a writer.
+	if !ok || file.IsReadable() && !fifo.Pipe().HasWriters() && file.Readiness(waiter.ReadableEvents) == 0 {
+		if removed := t.FDTable().Remove(t, int32(fd)); removed != nil {
+			removed.DecRef(t)
+		}
+		return 0, nil, interrupted
+	}
+	if err := file.SetStatusFlags(t, t.Credentials(), file.StatusFlags()&^linux.O_NONBLOCK); err != nil {
+		return 0, nil, interrupted
+	}
+	return fd, control, nil
 }
 
 // resolve finds what a task means by a descriptor of a directory and a path. The
