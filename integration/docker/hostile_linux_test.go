@@ -76,6 +76,7 @@ func TestHostileEpisode(t *testing.T) {
 	hostile.kill(t)
 	neighbour.runScenario(t, "neighbour-at-last")
 	neighbour.kill(t)
+	w.forget(t)
 	left()
 }
 
