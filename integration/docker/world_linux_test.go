@@ -192,6 +192,10 @@ func (w *shared) publish(t testing.TB, entry string, names ...string) {
 	if strings.HasPrefix(entry, "dind") {
 		image = configured(t, image)
 	}
+	if entry == "demo" {
+		// Debian's Python goes by another name than that of the official image.
+		image = appendLayer(t, image, tarOf(t, &tar.Header{Name: "usr/local/bin/python", Typeflag: tar.TypeSymlink, Linkname: "/usr/bin/python3"}))
+	}
 	for _, n := range names {
 		reference, err := name.ParseReference(hubAddr+"/library/"+n, name.Insecure)
 		if err != nil {
