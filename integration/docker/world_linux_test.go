@@ -14,6 +14,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -289,7 +290,7 @@ func tarOf(t testing.TB, parts ...any) []byte {
 
 func appendLayer(t testing.TB, image v1.Image, layer []byte) v1.Image {
 	t.Helper()
-	made, err := tarball.LayerFromReader(bytes.NewReader(layer), tarball.WithMediaType(types.OCILayer))
+	made, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(layer)), nil }, tarball.WithMediaType(types.OCILayer))
 	if err != nil {
 		t.Fatal(err)
 	}

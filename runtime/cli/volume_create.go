@@ -28,7 +28,6 @@ type volumeCreateFlags struct {
 	blockSize               int
 	fsLabel, uuid, mode     string
 	uid, gid                uint32
-	volume                  volumes.CreateOptions
 }
 
 func newVolumeCreateCommand(g *globals) *cobra.Command {

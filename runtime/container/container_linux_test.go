@@ -209,7 +209,7 @@ func TestRunThatNeverStartsLeavesNothing(t *testing.T) {
 	cid := filepath.Join(t.TempDir(), "cid")
 	o := RunOptions{Image: "nothing", Name: "box", CIDFile: cid, Pull: images.PullOptions{Policy: images.PullNever}}
 	exit, err := r.Run(context.Background(), o)
-	if api.KindOf(err) != api.KindNotFound || exit != (api.ExitStatus{}) {
+	if api.KindOf(err) != api.KindImage || exit != (api.ExitStatus{}) {
 		t.Errorf("run: %+v, %v", exit, err)
 	}
 	if _, err := os.Lstat(cid); !errors.Is(err, fs.ErrNotExist) {
@@ -218,7 +218,7 @@ func TestRunThatNeverStartsLeavesNothing(t *testing.T) {
 	if list, err := r.State.List(); err != nil || len(list) != 0 {
 		t.Errorf("records: %v, %v", list, err)
 	}
-	if _, err := r.Run(context.Background(), o); api.KindOf(err) != api.KindNotFound {
+	if _, err := r.Run(context.Background(), o); api.KindOf(err) != api.KindImage {
 		t.Errorf("the name again: %v", err)
 	}
 }
