@@ -26,9 +26,16 @@ const (
 	memoryPollMin = 2 * time.Millisecond
 	memoryPollMax = 250 * time.Millisecond
 
-	// killGrace is how long a killed process may take to give its memory
-	// back before the next one is chosen.
-	killGrace = 100 * time.Millisecond
+	// killPatience is how long a killed process may take to die before the
+	// next one is chosen: on a busy host, or held back by the processor limit,
+	// it may not come to it at once, and an innocent one would be killed.
+	killPatience = 5 * time.Second
+	// killGrace is how long the memory of a process that is dead may take to be
+	// given back to the host.
+	killGrace = 300 * time.Millisecond
+	// killGrowthBytes is how much more the others may take meanwhile; above it
+	// the next one is chosen at once.
+	killGrowthBytes = 32 << 20
 
 	// sentryAllowanceBytes is what the Sentry may hold on behalf of guests
 	// (tasks, open files, inodes, what waits in sockets and pipes) before it
@@ -147,15 +154,21 @@ func (sb *sandbox) killLargest(used uint64) {
 	if err := sb.k.SendExternalSignalThreadGroup(victim, &linux.SignalInfo{Signo: int32(linux.SIGKILL)}); err != nil {
 		log.Warningf("memory limit: kill %q: %v", victim.Leader().Name(), err)
 	}
-	grace := killGrace
-	if sb.cpu.millis.Load() > 0 {
-		// What is stopped for want of processor time cannot die meanwhile, and
-		// an innocent one would be killed next.
-		grace += (maxDebtPeriods + 2) * cpuPeriod
-	}
-	for deadline := time.Now().Add(grace); time.Now().Before(deadline); time.Sleep(memoryPollMin) {
-		if sb.chargedBytes() <= sb.memory.limit.Load() {
+	sb.awaitDeath(victim, used)
+}
+
+// awaitDeath waits until a killed process has given its memory back, as long as
+// the others do not take more; used is what all held when it was killed.
+func (sb *sandbox) awaitDeath(victim *kernel.ThreadGroup, used uint64) {
+	end := time.Now().Add(killPatience)
+	dead := false
+	for ; time.Now().Before(end); time.Sleep(memoryPollMin) {
+		now := sb.chargedBytes()
+		if now <= sb.memory.limit.Load() || now > used+killGrowthBytes {
 			return
+		}
+		if !dead && residentBytes(victim) == 0 {
+			dead, end = true, time.Now().Add(killGrace)
 		}
 	}
 }

@@ -180,7 +180,8 @@ func (sb *sandbox) openFile(open kernel.SyscallFn, path int) kernel.SyscallFn {
 // end, if that has come meanwhile. gVisor looks at the signal alone. Had the other
 // end been opened at the same moment, written to and closed, as runc does, then
 // whoever opens again waits for ever: `runc start` on a busy machine. Linux looks
-// for the partner first.
+// for the partner first, and restarts the call where the signal's handler allows
+// it: gVisor's EINTR would reach programs that have asked for that.
 func reopenPipe(t *kernel.Task, number uintptr, args arch.SyscallArguments, open kernel.SyscallFn, path int, interrupted error) (uintptr, *kernel.SyscallControl, error) {
 	dirFD := int32(linux.AT_FDCWD)
 	if path == 1 {
@@ -199,11 +200,11 @@ func reopenPipe(t *kernel.Task, number uintptr, args arch.SyscallArguments, open
 	// A writer alone gets an error at once: its partner has not come.
 	fd, control, err := open(t, number, args)
 	if err != nil {
-		return 0, nil, interrupted
+		return 0, nil, linuxerr.ERESTARTSYS
 	}
 	file := t.GetFile(int32(fd))
 	if file == nil {
-		return 0, nil, interrupted
+		return 0, nil, linuxerr.ERESTARTSYS
 	}
 	defer file.DecRef(t)
 	fifo, ok := file.Impl().(*pipe.VFSPipeFD)
@@ -212,10 +213,10 @@ func reopenPipe(t *kernel.Task, number uintptr, args arch.SyscallArguments, open
 		if removed := t.FDTable().Remove(t, int32(fd)); removed != nil {
 			removed.DecRef(t)
 		}
-		return 0, nil, interrupted
+		return 0, nil, linuxerr.ERESTARTSYS
 	}
 	if err := file.SetStatusFlags(t, t.Credentials(), file.StatusFlags()&^linux.O_NONBLOCK); err != nil {
-		return 0, nil, interrupted
+		return 0, nil, linuxerr.ERESTARTSYS
 	}
 	return fd, control, nil
 }
