@@ -126,9 +126,9 @@ services:
   web: {build: ., healthcheck: {test: "wget -q -O - http://127.0.0.1/", interval: 300ms, retries: 100}}
   test: {image: busybox, command: "wget -q -O - http://web/", depends_on: {web: {condition: service_healthy}}}
 END
-docker compose up -d --build --wait web >/dev/null 2>&1
-docker compose run --rm -T test 2>/dev/null
-docker compose down -v -t 0 >/dev/null 2>&1
+docker compose up -d --build --wait web >log 2>&1 || { cat log; docker compose logs; exit 1; }
+docker compose run --rm -T test 2>log || { cat log; exit 1; }
+docker compose down -v -t 0 >log 2>&1 || { cat log; exit 1; }
 docker ps -aq | wc -l
 `
 

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -77,6 +78,9 @@ func TestHostileEpisode(t *testing.T) {
 	neighbour.runScenario(t, "neighbour-at-last")
 	neighbour.kill(t)
 	w.forget(t)
+	if err := os.Remove(small); err != nil {
+		t.Error(err)
+	}
 	left()
 }
 
