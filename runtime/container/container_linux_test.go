@@ -228,6 +228,7 @@ func TestSignalsBeforeTheGuestRuns(t *testing.T) {
 	defer cancel()
 	s := catchSignals(false, cancel)
 	defer s.stop()
+	<-s.all // Those that do not end a program are caught a moment later.
 	for _, sig := range []syscall.Signal{syscall.SIGUSR1, syscall.SIGTERM} {
 		if err := unix.Kill(os.Getpid(), sig); err != nil {
 			t.Fatal(err)
