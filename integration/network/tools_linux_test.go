@@ -70,7 +70,7 @@ func TestGit(t *testing.T) {
 export HOME=/root
 git config --global user.email a@b.test; git config --global user.name a
 git init -q --bare /srv/repo.git
-git clone -q /srv/repo.git /work 2>/dev/null; cd /work
+git clone -q /srv/repo.git /clone 2>/dev/null; cd /clone
 head -c 3000000 /dev/urandom > large; for i in $(seq 200); do echo $i > file$i; done
 git add .; git commit -q -m first; git push -q origin HEAD:main
 git -C /srv/repo.git symbolic-ref HEAD refs/heads/main

@@ -36,7 +36,7 @@ but into the container. On the host nothing is written outside of the
 destination; devices and pipes are left out, and set-user-id bits are dropped.
 Files copied out belong to whoever copies, files copied in to root, unless
 --archive is given.`,
-		Example: "  rungv cp ./src box:/work\n  rungv cp box:/var/log/. ./logs\n  rungv cp box:/etc - | tar tv",
+		Example: "  rungv cp ./src box:/src\n  rungv cp box:/var/log/. ./logs\n  rungv cp box:/etc - | tar tv",
 		Args:    exactly(2),
 		RunE:    func(cmd *cobra.Command, args []string) error { return runCopy(cmd, g, &f, args[0], args[1]) },
 

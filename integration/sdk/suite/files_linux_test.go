@@ -20,19 +20,19 @@ func TestFilesOfASandbox(t *testing.T) {
 	sb := sleeper(t)
 	ctx := t.Context()
 	big := bytes.Repeat([]byte("0123456789abcdef"), 300_000)
-	if err := sb.MkdirAll(ctx, "/work/a b/c"); err != nil {
+	if err := sb.MkdirAll(ctx, "/repo/a b/c"); err != nil {
 		t.Fatal(err)
 	}
-	if err := sb.WriteFile(ctx, "/work/a b/big", big, 0o640); err != nil {
+	if err := sb.WriteFile(ctx, "/repo/a b/big", big, 0o640); err != nil {
 		t.Fatal(err)
 	}
-	if data, err := sb.ReadFile(ctx, "/work/a b/big"); err != nil || !bytes.Equal(data, big) {
+	if data, err := sb.ReadFile(ctx, "/repo/a b/big"); err != nil || !bytes.Equal(data, big) {
 		t.Errorf("read %d bytes, %v", len(data), err)
 	}
-	if out, err := sb.Output(ctx, "sh", "-c", `cd "/work/a b" && wc -c <big && stat -c "%a %U" big && ln -s big link && touch "$(printf 'odd\nname\377')"`); err != nil || string(out) != "4800000\n640 root\n" {
+	if out, err := sb.Output(ctx, "sh", "-c", `cd "/repo/a b" && wc -c <big && stat -c "%a %U" big && ln -s big link && touch "$(printf 'odd\nname\377')"`); err != nil || string(out) != "4800000\n640 root\n" {
 		t.Errorf("the guest sees %q, %v", out, err)
 	}
-	list, err := sb.ReadDir(ctx, "/work/a b")
+	list, err := sb.ReadDir(ctx, "/repo/a b")
 	var names []string
 	for _, f := range list {
 		names = append(names, f.Name)
@@ -41,22 +41,22 @@ func TestFilesOfASandbox(t *testing.T) {
 	if want := []string{"big", "c", "link", "odd\nname\xff"}; err != nil || !slices.Equal(names, want) {
 		t.Errorf("list %q, %v; want %q", names, err, want)
 	}
-	if info, err := sb.Stat(ctx, "/work/a b/big"); err != nil || info.Mode != 0o640 || info.SizeBytes != int64(len(big)) || info.ModTime.IsZero() {
+	if info, err := sb.Stat(ctx, "/repo/a b/big"); err != nil || info.Mode != 0o640 || info.SizeBytes != int64(len(big)) || info.ModTime.IsZero() {
 		t.Errorf("%+v, %v", info, err)
 	}
-	if info, err := sb.Stat(ctx, "/work/a b/link"); err != nil || info.Mode.Type() != fs.ModeSymlink || info.Target != "big" {
+	if info, err := sb.Stat(ctx, "/repo/a b/link"); err != nil || info.Mode.Type() != fs.ModeSymlink || info.Target != "big" {
 		t.Errorf("%+v, %v", info, err)
 	}
-	if data, err := sb.ReadFile(ctx, "/work/a b/link"); err != nil || !bytes.Equal(data, big) {
+	if data, err := sb.ReadFile(ctx, "/repo/a b/link"); err != nil || !bytes.Equal(data, big) {
 		t.Errorf("through a link: %d bytes, %v", len(data), err)
 	}
-	if err := sb.RemoveAll(ctx, "/work/a b"); err != nil {
+	if err := sb.RemoveAll(ctx, "/repo/a b"); err != nil {
 		t.Error(err)
 	}
-	if _, err := sb.Stat(ctx, "/work/a b"); !errors.Is(err, gvx.ErrNotFound) {
+	if _, err := sb.Stat(ctx, "/repo/a b"); !errors.Is(err, gvx.ErrNotFound) {
 		t.Errorf("what was removed: %v", err)
 	}
-	if err := sb.RemoveAll(ctx, "/work/none"); err != nil {
+	if err := sb.RemoveAll(ctx, "/repo/none"); err != nil {
 		t.Errorf("remove what is not there: %v", err)
 	}
 }
