@@ -9,11 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net"
 	"os"
-	"path/filepath"
-	"strconv"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -52,21 +49,6 @@ func (r *Runner) Attach(ctx context.Context, ref string, o AttachOptions) (exit 
 	stop := a.signals(ctx, r, rec.ID)
 	defer stop()
 	return a.run()
-}
-
-// dialIn connects to a socket in a container's directory, whatever the length
-// of its path.
-func dialIn(dir, name string) (net.Conn, error) {
-	d, err := os.Open(dir)
-	if err != nil {
-		return nil, err
-	}
-	defer d.Close()
-	conn, err := net.DialTimeout("unix", filepath.Join("/proc/self/fd", strconv.Itoa(int(d.Fd())), name), dialTimeout)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
-		return nil, api.Errorf(api.KindState, "the container is not running")
-	}
-	return conn, err
 }
 
 // attachment is one attach under way.

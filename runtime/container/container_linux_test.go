@@ -8,6 +8,7 @@ package container
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net"
 	"os"
@@ -124,6 +125,32 @@ func serve(t *testing.T, h *state.Handle) *fakeSandbox {
 		}
 	})
 	return f
+}
+
+// TestSocketOfAnEarlierStart: a start that failed, or whose launcher was killed,
+// leaves its sockets' names; the next one binds them all the same.
+func TestSocketOfAnEarlierStart(t *testing.T) {
+	h := create(t, runner(t), api.StateRunning)
+	for _, kind := range []int{unix.SOCK_STREAM, unix.SOCK_DGRAM} {
+		name := fmt.Sprintf("socket-%d", kind)
+		for range 2 {
+			f, err := listenUnix(h.Dir(), name, kind)
+			if err != nil {
+				t.Fatal(err)
+			}
+			f.Close()
+		}
+	}
+	l, err := listenIn(h.Dir(), "served")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	conn, err := dialIn(h.Dir(), "served")
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.Close()
 }
 
 func TestManageThroughTheSocket(t *testing.T) {

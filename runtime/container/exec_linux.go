@@ -12,8 +12,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
-	"strconv"
 	"syscall"
 	"time"
 
@@ -119,11 +117,11 @@ func (e *execution) openStreams(p *api.Process) error {
 // sendFiles hands descriptors to the sandbox whose container has directory dir.
 func sendFiles(dir, id string, files []*os.File) error {
 	fail := func(err error) error { return fmt.Errorf("hand the streams to the sandbox: %w", err) }
-	d, err := os.Open(dir)
+	path, done, err := socketIn(dir, streamsSocket)
 	if err != nil {
 		return fail(err)
 	}
-	defer d.Close()
+	defer done()
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return fail(os.NewSyscallError("socket", err))
@@ -135,8 +133,7 @@ func sendFiles(dir, id string, files []*os.File) error {
 	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &timeout); err != nil {
 		return fail(os.NewSyscallError("setsockopt", err))
 	}
-	name := filepath.Join("/proc/self/fd", strconv.Itoa(int(d.Fd())), streamsSocket)
-	if err := unix.Connect(fd, &unix.SockaddrUnix{Name: name}); err != nil {
+	if err := unix.Connect(fd, &unix.SockaddrUnix{Name: path}); err != nil {
 		return fail(os.NewSyscallError("connect", err))
 	}
 	fds := make([]int, len(files))

@@ -13,11 +13,8 @@ import (
 	"io"
 	"net"
 	"os"
-	"path/filepath"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"z.gfire.dev/gvx/runtime/api"
 	"z.gfire.dev/gvx/runtime/outputlog"
@@ -73,13 +70,9 @@ func (h *hub) open(dir string, cfg *state.LogConfig) error {
 			return err
 		}
 	}
-	f, err := listenUnix(dir, attachSocket, unix.SOCK_STREAM)
-	if err != nil {
+	var err error
+	if h.listener, err = listenIn(dir, attachSocket); err != nil {
 		return err
-	}
-	defer f.Close() // FileListener duplicates it.
-	if h.listener, err = net.FileListener(f); err != nil {
-		return fmt.Errorf("listen on %s: %w", filepath.Join(dir, attachSocket), err)
 	}
 	go h.accept()
 	return nil

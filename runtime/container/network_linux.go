@@ -6,11 +6,7 @@ package container
 
 import (
 	"fmt"
-	"net"
 	"net/netip"
-	"os"
-	"path/filepath"
-	"strconv"
 	"strings"
 
 	"z.gfire.dev/gvx/oci/convert"
@@ -71,23 +67,9 @@ func (u *run) openNetwork() error {
 // listenNetwork binds the broker's control socket. The launcher owns the
 // broker, and not the sandbox: what is asked of one is not asked of the other.
 func (u *run) listenNetwork() error {
-	fail := func(err error) error {
-		return fmt.Errorf("bind the network's control socket in %s: %w", u.handle.Dir(), err)
-	}
-	path, done, err := socketIn(u.handle.Dir(), networkSocket)
+	l, err := listenIn(u.handle.Dir(), networkSocket)
 	if err != nil {
-		return fail(err)
-	}
-	defer done()
-	l, err := net.Listen("unix", path)
-	if err != nil {
-		return fail(err)
-	}
-	// Its file goes with the directory, which is 0700: the mode is a second lock.
-	l.(*net.UnixListener).SetUnlinkOnClose(false)
-	if err := os.Chmod(path, 0o600); err != nil {
-		l.Close()
-		return fail(err)
+		return err
 	}
 	return u.broker.Control(l)
 }
@@ -121,14 +103,4 @@ func (u *run) closeNetwork() {
 	if err := u.broker.Close(); err != nil {
 		u.warn("%v", fmt.Errorf("close published ports: %w", err))
 	}
-}
-
-// socketIn returns a name for a socket of a directory that fits into the 108
-// bytes of a socket address, whatever the directory's own length.
-func socketIn(dir, name string) (path string, done func(), err error) {
-	d, err := os.Open(dir)
-	if err != nil {
-		return "", nil, err
-	}
-	return filepath.Join("/proc/self/fd", strconv.Itoa(int(d.Fd())), name), func() { d.Close() }, nil
 }

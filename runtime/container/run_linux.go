@@ -10,9 +10,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"runtime"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -485,16 +483,6 @@ func upperError(dir string, err error) error {
 		kind = api.KindNoSpace
 	}
 	return api.Errorf(kind, "create the file for the container's writable layer in %s: %w: choose another place with --root", dir, err)
-}
-
-// socketPath returns a name for the control socket of a directory that fits
-// into the 108 bytes of a socket address, whatever the directory's own length.
-func socketPath(dir string) (path string, done func(), err error) {
-	d, err := os.Open(dir)
-	if err != nil {
-		return "", nil, err
-	}
-	return filepath.Join("/proc/self/fd", strconv.Itoa(int(d.Fd())), controlSocket), func() { d.Close() }, nil
 }
 
 // monotonicNanos is the clock that launcher and sandbox share.

@@ -6,7 +6,6 @@ package container
 
 import (
 	"context"
-	"path/filepath"
 
 	"z.gfire.dev/gvx/runtime/api"
 	"z.gfire.dev/gvx/runtime/control"
@@ -49,10 +48,6 @@ func (r *Runner) Create(context.Context, RunOptions) (string, error) { return ""
 // Run needs Linux.
 func (r *Runner) Run(context.Context, RunOptions) (api.ExitStatus, error) {
 	return api.ExitStatus{}, api.Errorf(api.KindUnsupported, "run a container: sandboxes need Linux: use a Linux host")
-}
-
-func socketPath(dir string) (string, func(), error) {
-	return filepath.Join(dir, controlSocket), func() {}, nil
 }
 
 func killProcess(int) error {

@@ -15,7 +15,6 @@ import (
 	"os/exec"
 	"runtime"
 	"runtime/debug"
-	"strconv"
 	"syscall"
 	"time"
 
@@ -320,37 +319,6 @@ func (u *run) check(ctx context.Context) error {
 		rec.ImageID, rec.Process, rec.Hostname, rec.StopSignal = img.ID.String(), spec.Container.Process, spec.Hostname, stopSignal
 		return rec.SetState(api.StateCreated)
 	})
-}
-
-// listenUnix binds a socket in a container's directory, whatever the length of
-// its path.
-func listenUnix(dir, name string, kind int) (*os.File, error) {
-	fail := func(err error) (*os.File, error) {
-		return nil, fmt.Errorf("bind the socket %s in %s: %w", name, dir, err)
-	}
-	fd, err := unix.Socket(unix.AF_UNIX, kind|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return fail(err)
-	}
-	f := os.NewFile(uintptr(fd), name)
-	d, err := os.Open(dir)
-	if err != nil {
-		f.Close()
-		return fail(err)
-	}
-	defer d.Close()
-	// The directory is 0700, and stays so; the mode is a second lock.
-	if err = unix.Fchmod(fd, 0o600); err == nil {
-		err = unix.Bind(fd, &unix.SockaddrUnix{Name: "/proc/self/fd/" + strconv.Itoa(int(d.Fd())) + "/" + name})
-	}
-	if err == nil && kind == unix.SOCK_STREAM {
-		err = unix.Listen(fd, controlBacklog)
-	}
-	if err != nil {
-		f.Close()
-		return fail(err)
-	}
-	return f, nil
 }
 
 // failedStart leaves a created container whose start failed as it was, with the
