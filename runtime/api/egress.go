@@ -66,11 +66,12 @@ func (r *EgressRule) CoversPort(port uint16) bool {
 	return len(r.Ports) == 0 || slices.ContainsFunc(r.Ports, func(p PortRange) bool { return p.First <= port && port <= p.Last })
 }
 
-// CoversName says whether the rule is about a name, which is in lower case and
-// without its final dot.
+// CoversName says whether the rule is about a name, which is in lower case,
+// without its final dot, and has backslashes before bytes that hosts' names do
+// not have. No rule covers one with such: servers disagree about what it means.
 func (r *EgressRule) CoversName(name string) bool {
 	if suffix, wild := strings.CutPrefix(r.Domain, "*"); wild {
-		return len(name) > len(suffix) && strings.HasSuffix(name, suffix)
+		return len(name) > len(suffix) && strings.HasSuffix(name, suffix) && !strings.Contains(name, `\`)
 	}
 	return r.Domain != "" && r.Domain == name
 }
@@ -93,9 +94,6 @@ func ParseEgress(s string) (EgressRule, error) {
 		if r.Domain, err = parseDomain(network); err != nil {
 			return fail("%w", err)
 		}
-		if strings.HasSuffix(target, ":") {
-			return fail("no ports behind the colon")
-		}
 	case verb == "deny-domain":
 		return fail("names are allowed, not denied: whoever is denied a name can still ask for its address; deny all and allow some")
 	case verb != "allow" && verb != "deny":
@@ -111,6 +109,10 @@ func ParseEgress(s string) (EgressRule, error) {
 		}
 	}
 	if ports == "" {
+		// A variable of a script that is empty would open all of them.
+		if network != target && strings.HasSuffix(target, ":") {
+			return fail("no ports behind the colon")
+		}
 		return r, nil
 	}
 	for _, text := range strings.Split(ports, ",") {

@@ -21,6 +21,7 @@ func TestParseEgress(t *testing.T) {
 		"allow=[2001:db8::1]":           "allow=2001:db8::1/128",
 		"allow=::ffff:192.0.2.1":        "allow=192.0.2.1/32",
 		"allow=[2001:db8::]/32":         "allow=2001:db8::/32",
+		"allow=2001:db8::":              "allow=2001:db8::/128",
 		"allow=[2001:db8::/32]:1,5-443": "allow=[2001:db8::/32]:1,5-443",
 		"allow-domain=Example.org.":     "allow-domain=example.org",
 		"allow-domain=*.pypi.org:443":   "allow-domain=*.pypi.org:443",
@@ -35,7 +36,7 @@ func TestParseEgress(t *testing.T) {
 		}
 	}
 	for _, s := range []string{"", "maybe", "allow=", "allow=x", "allow=1.2.3.4/33", "allow=1.2.3.4:x", "allow=1.2.3.4:2-1",
-		"allow=[::1", "allow=[::1]x", "allow=fe80::1%eth0", "deny-domain=example.org",
+		"allow=192.0.2.1:", "allow=192.0.2.0/24:", "allow=[::1]:", "allow=[::]/0:", "allow=[::1", "allow=[::1]x", "allow=fe80::1%eth0", "deny-domain=example.org",
 		"allow-domain", "allow-domain=", "allow-domain=*", "allow-domain=*.", "allow-domain=a..b", "allow-domain=a.*.b", "allow-domain=192.0.2.1",
 		"allow-domain=a b", "allow-domain=b\u00fccher.example", "allow-domain=a.b:", "allow-domain=a.b:x", "allow-domain=" + strings.Repeat("a", 64),
 		"allow-domain=" + strings.Repeat("a.", 127) + "a"} {
@@ -58,6 +59,7 @@ func TestCoversName(t *testing.T) {
 		{"*.a.b", "a.b", false},
 		{"*.a.b", ".a.b", false},
 		{"*.a.b", "xa.b", false},
+		{"*.a.b", `x\046y.a.b`, false},
 		{"", "", false},
 	} {
 		r := EgressRule{Allow: true, Domain: c.domain}

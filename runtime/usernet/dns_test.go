@@ -166,6 +166,45 @@ func TestParseResolv(t *testing.T) {
 	}
 }
 
+// TestQuestionNames: only what is one name to every server has the form of that
+// name; the rest is covered by no rule.
+func TestQuestionNames(t *testing.T) {
+	ask := func(labels ...string) []byte {
+		b := query(1, "", typeA)[:dnsHeaderBytes]
+		for _, label := range labels {
+			b = append(append(b, byte(len(label))), label...)
+		}
+		return append(b, 0, 0, typeA, 0, classIN)
+	}
+	p := mustPolicy(t, domain("*.example.org"), domain("kernel.org"))
+	for _, c := range []struct {
+		labels  []string
+		want    string
+		allowed bool
+	}{
+		{[]string{"a", "Example", "ORG"}, "a.example.org", true},
+		{[]string{"_x-1", "example", "org"}, "_x-1.example.org", true},
+		{[]string{"a.example", "org"}, `a\046example.org`, false},
+		{[]string{"a.example.org"}, `a\046example\046org`, false},
+		{[]string{"evil.test\x00", "example", "org"}, `evil\046test\000.example.org`, false},
+		{[]string{"\u212aernel", "org"}, `\226\132\170ernel.org`, false}, // The sign for kelvin, in lower case k.
+		{[]string{`a\`, "example", "org"}, `a\092.example.org`, false},
+	} {
+		q, ok := parseQuestion(ask(c.labels...))
+		if !ok || q.name != c.want || p.Resolves(q.name) != c.allowed {
+			t.Errorf("%q: %t, %s, allowed %t", c.labels, ok, q.name, p.Resolves(q.name))
+		}
+	}
+	long := []string{strings.Repeat("a", 63), strings.Repeat("b", 63), strings.Repeat("c", 63), strings.Repeat("d", 61)}
+	if q, ok := parseQuestion(ask(long...)); !ok || len(q.name) != 253 {
+		t.Errorf("the longest name: %t, %d bytes", ok, len(q.name))
+	}
+	long[3] += "d"
+	if q, ok := parseQuestion(ask(long...)); ok {
+		t.Errorf("a name of %d bytes", len(q.name))
+	}
+}
+
 // FuzzQuestion feeds guests' queries; what is accepted can be answered.
 func FuzzQuestion(f *testing.F) {
 	f.Add(query(1, "example.org", typeA))

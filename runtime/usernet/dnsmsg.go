@@ -6,9 +6,10 @@
 package usernet
 
 import (
+	"bytes"
 	"encoding/binary"
+	"fmt"
 	"net/netip"
-	"strings"
 
 	"golang.org/x/net/dns/dnsmessage"
 )
@@ -35,7 +36,8 @@ const (
 
 // question is the one question of a query.
 type question struct {
-	// name is in lower case and without its final dot.
+	// name is in lower case, without its final dot, and as zone files write
+	// what a host's name does not have: \046 is a dot within a label.
 	name        string
 	kind, class uint16
 	// end is where the question ends in the message.
@@ -53,7 +55,7 @@ func parseQuestion(msg []byte) (q question, ok bool) {
 		return q, false
 	}
 	at := dnsHeaderBytes
-	var name strings.Builder
+	var name []byte
 	for {
 		if at >= len(msg) {
 			return q, false
@@ -64,27 +66,52 @@ func parseQuestion(msg []byte) (q question, ok bool) {
 			break
 		}
 		// A pointer, above 63, has nothing to point to yet.
-		if n > maxLabelBytes || at+n > len(msg) || name.Len()+n+1 > maxNameBytes {
+		if n > maxLabelBytes || at+n > len(msg) || at+n+1-dnsHeaderBytes > maxNameBytes {
 			return q, false
 		}
-		if name.Len() > 0 {
-			name.WriteByte('.')
+		if len(name) > 0 {
+			name = append(name, '.')
 		}
-		name.Write(msg[at : at+n])
+		name = appendLabel(name, msg[at:at+n])
 		at += n
 	}
 	if at+4 > len(msg) {
 		return q, false
 	}
-	q.name = strings.ToLower(name.String())
+	q.name = string(name)
 	q.kind, q.class = binary.BigEndian.Uint16(msg[at:]), binary.BigEndian.Uint16(msg[at+2:])
 	q.end = at + 4
 	return q, true
 }
 
-// plainName is a name of a message in the form that questions have.
+// appendLabel appends a label in the form that policies compare. Two names of
+// one form would be one name to a policy, and two to the servers: a dot within a
+// label is none between two, and only ASCII has cases.
+func appendLabel(b, label []byte) []byte {
+	for _, c := range label {
+		switch {
+		case 'A' <= c && c <= 'Z':
+			b = append(b, c+'a'-'A')
+		case c <= ' ' || c > '~' || c == '.' || c == '\\':
+			b = fmt.Appendf(b, "\\%03d", c)
+		default:
+			b = append(b, c)
+		}
+	}
+	return b
+}
+
+// plainName is a name of a message in the form that questions have. What comes
+// of the parser has no dots but those between labels.
 func plainName(n dnsmessage.Name) string {
-	return strings.ToLower(strings.TrimSuffix(n.String(), "."))
+	var name []byte
+	for label := range bytes.SplitSeq(bytes.TrimSuffix(n.Data[:n.Length], []byte(".")), []byte(".")) {
+		if name != nil {
+			name = append(name, '.')
+		}
+		name = appendLabel(name, label)
+	}
+	return string(name)
 }
 
 // refusal answers a query with an error.
