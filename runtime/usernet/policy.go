@@ -77,6 +77,9 @@ func NewPolicy(rules []api.EgressRule) (*Policy, error) {
 			p.byDef, p.defRule = r.Allow, r.String()
 			continue
 		}
+		if plain := undisguisePrefix(r.To); plain != r.To {
+			return nil, api.Errorf(api.KindInvalid, "egress rule %s: this is %s, written as IPv6, and is judged as that: write %s", r.String(), plain, plain)
+		}
 		p.domains = p.domains || r.Domain != ""
 		p.rules = append(p.rules, r)
 	}
@@ -130,12 +133,13 @@ func covers(r *api.EgressRule, to netip.Addr, names []string) bool {
 	return slices.ContainsFunc(names, r.CoversName)
 }
 
-// Resolves says whether the guest may ask for a name. With rules that have
-// names, those names are all there is, unless a rule for the name server itself
-// takes that back.
+// Resolves says whether the guest may ask for a name. The name server answers
+// for the whole internet: where the default denies, only a rule inside the
+// guest's own network allows it. With rules that have names, those names are all
+// there is, unless such a rule takes that back.
 func (p *Policy) Resolves(name string) bool {
 	if !p.domains {
-		allowed, _ := p.match(natDNS, nil, dnsPort, netip.Prefix{}, p.byDef, "")
+		allowed, _ := p.match(natDNS, nil, dnsPort, natSubnet, p.byDef, "")
 		return allowed
 	}
 	for i := range p.rules {
@@ -148,6 +152,24 @@ func (p *Policy) Resolves(name string) bool {
 		}
 	}
 	return false
+}
+
+// undisguisePrefix returns the IPv4 network that an IPv6 one stands for, or the
+// network itself. A rule for the latter would cover nothing.
+func undisguisePrefix(p netip.Prefix) netip.Prefix {
+	if !p.IsValid() {
+		return p
+	}
+	plain := undisguise(p.Addr())
+	if plain.BitLen() == p.Addr().BitLen() {
+		return p
+	}
+	for _, d := range disguises {
+		if bits := p.Bits() - d.at*8; bits >= 0 && d.prefix.Contains(p.Addr()) {
+			return netip.PrefixFrom(plain, min(bits, plain.BitLen()))
+		}
+	}
+	return p
 }
 
 // undisguise returns the IPv4 address that an IPv6 address stands for, or the

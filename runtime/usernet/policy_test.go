@@ -4,6 +4,7 @@ package usernet
 
 import (
 	"net/netip"
+	"strings"
 	"testing"
 
 	"z.gfire.dev/gvx/runtime/api"
@@ -69,14 +70,33 @@ func TestPolicy(t *testing.T) {
 
 func TestPolicyResolves(t *testing.T) {
 	for want, rules := range map[bool][][]api.EgressRule{
-		true:  {nil, {{}, allow("10.0.2.3/32")}, {allow("127.0.0.1/32")}},
-		false: {{{}}, {deny("10.0.2.3/32")}, {{}, allow("192.0.2.0/24")}},
+		true: {nil, {{}, allow("10.0.2.3/32")}, {allow("127.0.0.1/32")}},
+		// A wide rule is about addresses, and names lead out of it.
+		false: {{{}}, {deny("10.0.2.3/32")}, {{}, allow("192.0.2.0/24")}, {{}, allow("10.0.0.0/8")}, {{}, allow("0.0.0.0/0")}},
 	} {
 		for _, r := range rules {
 			p, err := NewPolicy(r)
 			if err != nil || p.Resolves("example.org") != want {
 				t.Errorf("%v: resolves %t, %v", r, !want, err)
 			}
+		}
+	}
+}
+
+// TestDisguisedRules: a rule about IPv4 addresses in disguise would cover
+// nothing, since those are judged as what they are.
+func TestDisguisedRules(t *testing.T) {
+	for to, plain := range map[string]string{
+		"64:ff9b::a00:0/104": "10.0.0.0/8", "64:ff9b::/96": "0.0.0.0/0", "2002:a00::/24": "10.0.0.0/8",
+		"2002:a00:1:2::/64": "10.0.0.1/32", "::ffff:10.0.0.0/104": "10.0.0.0/8", "::127.0.0.1/128": "127.0.0.1/32",
+	} {
+		if _, err := NewPolicy([]api.EgressRule{deny(to)}); err == nil || !strings.Contains(err.Error(), "write "+plain) {
+			t.Errorf("%s: %v, want to hear of %s", to, err, plain)
+		}
+	}
+	for _, to := range []string{"::/0", "::1/128", "::/128", "2000::/3", "64:ff9b::/32", "2001:db8::/32", "0.0.0.0/0"} {
+		if _, err := NewPolicy([]api.EgressRule{deny(to)}); err != nil {
+			t.Error(err)
 		}
 	}
 }
