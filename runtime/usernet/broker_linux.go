@@ -170,20 +170,24 @@ func (b *Broker) answer(r netwire.Request, result netwire.Result) {
 }
 
 // handOverHeld gives the sandbox a connection that the broker keeps: one that is
-// under the policy. The descriptor is the broker's own from now on.
-func (b *Broker) handOverHeld(r netwire.Request, to netip.AddrPort, fd int) {
-	f := &flow{fd: fd, protocol: r.Protocol, to: to, from: r.From, by: r.By}
-	result := b.flows.add(r.ID, f, func() bool {
-		allowed, _ := b.check(to)
+// under the policy. Its descriptor is the table's from now on.
+func (b *Broker) handOverHeld(r netwire.Request, f *flow) {
+	var why string
+	result := b.flows.add(r.ID, f, func() (allowed bool) {
+		allowed, why = b.allows(f)
 		return allowed
 	})
-	if result != netwire.OK {
-		unix.Close(fd)
+	switch result {
+	case netwire.OK:
+		defer b.flows.handed(f)
+		b.handOver(r, f.fd, netwire.Held)
+	case netwire.Denied: // The policy has changed meanwhile.
+		unix.Close(f.fd)
+		b.deny(r, why)
+	default:
+		unix.Close(f.fd)
 		b.answer(r, result)
-		return
 	}
-	defer b.flows.handed(f)
-	b.handOver(r, fd, netwire.Held)
 }
 
 // handOver gives the sandbox the connection it asked for. The caller keeps its
@@ -199,7 +203,8 @@ func (b *Broker) handOver(r netwire.Request, fd int, flags uint8) {
 }
 
 // send sends a message, with a descriptor unless fd is negative. It waits while
-// the channel is full. The error is one of this message, not of the channel.
+// the channel is full. After an error, such as too many descriptors of this user
+// under way already, the message has not been sent.
 func (b *Broker) send(m netwire.Message, fd int) error {
 	var rights []byte
 	if fd >= 0 {
@@ -209,21 +214,15 @@ func (b *Broker) send(m netwire.Message, fd int) error {
 	b.sending.Lock()
 	defer b.sending.Unlock()
 	var err error
-	if werr := b.raw.Write(func(s uintptr) bool {
+	werr := b.raw.Write(func(s uintptr) bool {
 		for {
 			err = unix.Sendmsg(int(s), packet, rights, nil, unix.MSG_NOSIGNAL)
 			if err != unix.EINTR {
 				return err != unix.EAGAIN
 			}
 		}
-	}); werr != nil {
-		return nil // Closed: nobody waits for it.
-	}
-	// Too many descriptors of this user are under way already.
-	if errors.Is(err, unix.ETOOMANYREFS) {
-		return err
-	}
-	return nil
+	})
+	return errors.Join(werr, err)
 }
 
 func (b *Broker) warn(format string, args ...any) {

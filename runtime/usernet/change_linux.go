@@ -21,19 +21,21 @@ func (b *Broker) Policy() *Policy { return b.policy.Load() }
 func (b *Broker) SetPolicy(p *Policy) (ended int) {
 	over := b.flows.replace(
 		func() { b.policy.Store(p) },
-		func(f *flow) bool {
-			allowed, _ := b.check(f.to)
-			return allowed
+		func(f *flow) *Denial {
+			allowed, why := b.allows(f)
+			if allowed {
+				return nil
+			}
+			return &Denial{Protocol: f.protocol, From: f.from, To: f.to, By: f.by, Reason: why, Ended: true}
 		})
-	for _, f := range over {
-		_, why := b.check(f.to)
-		b.report(Denial{Protocol: f.protocol, From: f.from, To: f.to, By: f.by, Reason: why, Ended: true})
+	for _, d := range over {
+		b.report(*d)
 	}
 	// So that an honest sandbox need not find out. One that does not read its
 	// channel keeps nobody waiting: each connection ends once.
 	b.tasks.Go(func() {
-		for id, f := range over {
-			_ = b.send(netwire.Message{Kind: netwire.Ended, Protocol: f.protocol, ID: id}, -1)
+		for id, d := range over {
+			_ = b.send(netwire.Message{Kind: netwire.Ended, Protocol: d.Protocol, ID: id}, -1)
 		}
 	})
 	return len(over)
@@ -52,9 +54,9 @@ type Connection struct {
 func (b *Broker) Connections() []Connection {
 	var list []Connection
 	for _, f := range b.flows.list() {
-		names := b.learned.names(f.to.Addr())
+		names := b.namesOf(&f)
 		slices.Sort(names)
-		list = append(list, Connection{f.protocol, f.from, f.to, f.by, names})
+		list = append(list, Connection{f.protocol, f.from, f.to, f.by, slices.Compact(names)})
 	}
 	slices.SortFunc(list, func(x, y Connection) int { return x.From.Compare(y.From) })
 	return list
@@ -64,9 +66,15 @@ func (b *Broker) Connections() []Connection {
 // the last of them and were too many to keep.
 func (b *Broker) Denials() (kept []Denial, unreported int) { return b.denials.list() }
 
-// check asks the policy about a destination, as it is now.
-func (b *Broker) check(to netip.AddrPort) (bool, string) {
-	return b.policy.Load().Check(to, b.learned.names(undisguise(to.Addr())))
+// allows asks the policy about a connection, as it is now.
+func (b *Broker) allows(f *flow) (bool, string) {
+	return b.policy.Load().Check(f.to, b.namesOf(f))
+}
+
+// namesOf are the names that a connection's address had when it was made, and
+// those that it has got since.
+func (b *Broker) namesOf(f *flow) []string {
+	return slices.Concat(f.names, b.learned.names(f.to.Addr()))
 }
 
 // report tells of a denial, unless there are too many.

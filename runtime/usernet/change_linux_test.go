@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -311,7 +312,7 @@ func TestDomains(t *testing.T) {
 		}
 		return buf[3] & 0xf
 	}
-	allowed := func(a netip.Addr) bool { ok, _ := s.b.check(netip.AddrPortFrom(a, 443)); return ok }
+	allowed := func(a netip.Addr) bool { ok, _ := s.b.allows(&flow{to: netip.AddrPortFrom(a, 443)}); return ok }
 	if allowed(addr) {
 		t.Error("an address is allowed before anybody asked for its name")
 	}
@@ -336,6 +337,48 @@ func TestDomains(t *testing.T) {
 	}
 	if allowed(netip.MustParseAddr("203.0.113.9")) {
 		t.Error("an address nobody resolved is allowed")
+	}
+}
+
+// TestLearnedWithoutDisguise: an address is learnt as what it is judged as, so
+// that a host behind NAT64 is reached by its name.
+func TestLearnedWithoutDisguise(t *testing.T) {
+	l := newLearned(nil)
+	l.add(netip.MustParseAddr("64:ff9b::c000:250"), "a.test", 0)
+	for _, a := range []string{"64:ff9b::c000:250", "192.0.2.80"} {
+		if names := l.names(netip.MustParseAddr(a)); len(names) != 1 {
+			t.Errorf("%s has the names %v", a, names)
+		}
+	}
+}
+
+// TestChangeKeepsNames: what was reached by a name outlives the answer that had
+// its address, and a change of policy under which the name is allowed.
+func TestChangeKeepsNames(t *testing.T) {
+	server := netip.MustParseAddrPort(echoServer(t))
+	s := newSandbox(t, Options{}, loopbackRule)
+	var later atomic.Int64
+	s.b.learned.clock = func() time.Time { return time.Now().Add(time.Duration(later.Load())) }
+	s.b.learned.add(server.Addr(), "db.test", 0)
+	s.b.Start()
+	_, f := s.dial(netwire.TCP, server.String())
+	later.Store(int64(minLearnedTTL + time.Second))
+	list := s.b.flows.list()
+	if f == nil || len(list) != 1 {
+		t.Fatalf("connections: %+v", list)
+	}
+	// A name never opens the loopback: ask about an address that it does.
+	list[0].to = netip.MustParseAddrPort("192.0.2.80:443")
+	s.b.policy.Store(mustPolicy(t, domain("*.test")))
+	if allowed, why := s.b.allows(&list[0]); !allowed {
+		t.Error(why)
+	}
+	s.b.policy.Store(mustPolicy(t, domain("other.test")))
+	if allowed, _ := s.b.allows(&list[0]); allowed {
+		t.Error("allowed by a name that it does not have")
+	}
+	if c := s.b.Connections(); len(c) != 1 || len(c[0].Names) != 1 || c[0].Names[0] != "db.test" {
+		t.Errorf("connections: %+v", c)
 	}
 }
 

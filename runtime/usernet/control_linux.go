@@ -61,9 +61,6 @@ func (s service) Policy(context.Context, *networkv1.PolicyRequest) (*networkv1.P
 
 // SetPolicy implements networkv1.NetworkService.
 func (s service) SetPolicy(_ context.Context, r *networkv1.SetPolicyRequest) (*networkv1.SetPolicyResponse, error) {
-	if n := len(r.GetRules()); n > api.MaxEgressRules {
-		return nil, api.Errorf(api.KindLimit, "egress: %d rules, at most %d: join some into wider networks", n, api.MaxEgressRules)
-	}
 	rules := make([]api.EgressRule, 0, len(r.GetRules()))
 	for _, text := range r.GetRules() {
 		rule, err := api.ParseEgress(text)

@@ -41,31 +41,35 @@ func (b *Broker) connect(r netwire.Request) {
 		b.answer(r, netwire.HostUnreachable)
 		return
 	}
-	if allowed, why := b.check(to); !allowed {
-		b.report(Denial{Protocol: r.Protocol, From: r.From, To: r.To, By: r.By, Reason: why})
-		b.answer(r, netwire.Denied)
+	names := b.learned.names(to.Addr())
+	if allowed, why := b.policy.Load().Check(to, names); !allowed {
+		b.deny(r, why)
 		return
 	}
-	if r.Protocol == netwire.Echo {
-		proto := unix.IPPROTO_ICMP
-		if to.Addr().Is6() {
-			proto = unix.IPPROTO_ICMPV6
-		}
-		b.open(r, to, unix.SOCK_DGRAM, proto)
-		return
+	f := &flow{protocol: r.Protocol, to: to, from: r.From, by: r.By, names: names}
+	switch {
+	case r.Protocol == netwire.TCP:
+		b.open(r, f, unix.SOCK_STREAM, unix.IPPROTO_TCP)
+	case r.Protocol == netwire.UDP:
+		b.open(r, f, unix.SOCK_DGRAM, unix.IPPROTO_UDP)
+	case to.Addr().Is6():
+		b.open(r, f, unix.SOCK_DGRAM, unix.IPPROTO_ICMPV6)
+	default:
+		b.open(r, f, unix.SOCK_DGRAM, unix.IPPROTO_ICMP)
 	}
-	kind, proto := unix.SOCK_STREAM, unix.IPPROTO_TCP
-	if r.Protocol == netwire.UDP {
-		kind, proto = unix.SOCK_DGRAM, unix.IPPROTO_UDP
-	}
-	b.open(r, to, kind, proto)
+}
+
+// deny answers with the policy's no.
+func (b *Broker) deny(r netwire.Request, why string) {
+	b.report(Denial{Protocol: r.Protocol, From: r.From, To: r.To, By: r.By, Reason: why})
+	b.answer(r, netwire.Denied)
 }
 
 // open makes a socket, connects it and hands it over. It is made by hand:
 // package net would enter it into the launcher's poller, to be woken for bytes
 // that are the sandbox's, and costs more than all the rest.
-func (b *Broker) open(r netwire.Request, to netip.AddrPort, kind, proto int) {
-	family := unix.AF_INET
+func (b *Broker) open(r netwire.Request, f *flow, kind, proto int) {
+	to, family := f.to, unix.AF_INET
 	var sa unix.Sockaddr = &unix.SockaddrInet4{Addr: [4]byte(to.Addr().AsSlice()[:4]), Port: int(to.Port())}
 	if to.Addr().Is6() {
 		family, sa = unix.AF_INET6, &unix.SockaddrInet6{Addr: to.Addr().As16(), Port: int(to.Port())}
@@ -89,7 +93,8 @@ func (b *Broker) open(r netwire.Request, to netip.AddrPort, kind, proto int) {
 		fd, err = b.finish(fd)
 	}
 	if err == nil {
-		b.handOverHeld(r, to, fd)
+		f.fd = fd
+		b.handOverHeld(r, f)
 		return
 	}
 	if fd >= 0 {

@@ -33,6 +33,9 @@ type flow struct {
 	protocol netwire.Protocol
 	to, from netip.AddrPort
 	by       netwire.Process
+	// names are those by which the guest knew the address when it connected: an
+	// answer's end is no end of what was reached by it.
+	names []string
 	// ended is what the policy has ended; handing is a flow whose descriptor is
 	// being sent, and over one that the table has let go of.
 	ended, handing, over bool
@@ -106,17 +109,20 @@ func (t *flows) forget(id uint32, f *flow) {
 	}
 }
 
-// replace calls change and ends what keep does not want then. It returns what
-// has been ended.
-func (t *flows) replace(change func(), keep func(*flow) bool) map[uint32]flow {
+// replace calls change and ends what judge denies then. It returns the denials
+// of what has been ended.
+func (t *flows) replace(change func(), judge func(*flow) *Denial) map[uint32]*Denial {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	change()
-	ended := make(map[uint32]flow)
+	ended := make(map[uint32]*Denial)
 	for id, f := range t.open {
-		if !f.ended && !keep(f) {
+		if f.ended {
+			continue
+		}
+		if d := judge(f); d != nil {
 			f.end()
-			ended[id] = *f
+			ended[id] = d
 		}
 	}
 	return ended

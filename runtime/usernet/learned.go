@@ -26,7 +26,8 @@ const (
 	minLearnedTTL, maxLearnedTTL = time.Minute, 24 * time.Hour
 )
 
-// learned knows the names of addresses. The zero value knows none.
+// learned knows the names of addresses, under what those are without disguise:
+// that is what the policy judges. The zero value knows none.
 type learned struct {
 	// fixed are those of the list of hosts, which do not end.
 	fixed map[netip.Addr][]string
@@ -43,6 +44,7 @@ func newLearned(list hosts) *learned {
 	l := &learned{fixed: make(map[netip.Addr][]string), ends: make(map[netip.Addr]map[string]time.Time), clock: time.Now}
 	for name, addrs := range list {
 		for _, a := range addrs {
+			a = undisguise(a)
 			l.fixed[a] = append(l.fixed[a], name)
 		}
 	}
@@ -51,7 +53,7 @@ func newLearned(list hosts) *learned {
 
 // names are those by which the guest knows an address now.
 func (l *learned) names(a netip.Addr) []string {
-	now := l.clock()
+	a, now := undisguise(a), l.clock()
 	list := append([]string(nil), l.fixed[a]...)
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -65,7 +67,7 @@ func (l *learned) names(a netip.Addr) []string {
 
 // add enters one pair.
 func (l *learned) add(a netip.Addr, name string, ttl time.Duration) {
-	now := l.clock()
+	a, now := undisguise(a), l.clock()
 	end := now.Add(min(max(ttl, minLearnedTTL), maxLearnedTTL))
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -158,7 +160,7 @@ func (l *learned) learn(answer []byte, q question) {
 			return
 		case dnsmessage.TypeAAAA:
 			if r, err := p.AAAAResource(); err == nil {
-				l.add(netip.AddrFrom16(r.AAAA).Unmap(), q.name, ttl)
+				l.add(netip.AddrFrom16(r.AAAA), q.name, ttl)
 				continue
 			}
 			return
