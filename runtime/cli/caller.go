@@ -15,6 +15,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"time"
 	"unicode/utf8"
 
 	"z.gfire.dev/gvx/runtime/api"
@@ -22,6 +23,11 @@ import (
 
 // noCaller is the value of --caller-fd that says that a person started us.
 const noCaller = -1
+
+// callerPatience is how long a caller that reads nothing may hold up a run, once:
+// whoever waits here may be handling a signal or the guest's end. What the socket
+// holds for it is many times what a run has to say.
+const callerPatience = 5 * time.Second
 
 // caller is the program at the other end. A nil *caller is a person.
 type caller struct {
@@ -31,6 +37,11 @@ type caller struct {
 	gone, start chan struct{}
 	// mu serialises events.
 	mu sync.Mutex
+	// patience is callerPatience.
+	patience time.Duration
+	// deaf says that an event could not be written as a whole: another one
+	// would not begin a line.
+	deaf bool
 }
 
 // openCaller takes over the descriptor that --caller-fd names.
@@ -44,7 +55,7 @@ func openCaller(fd int) (*caller, error) {
 	if err != nil {
 		return nil, api.Errorf(api.KindInvalid, "--caller-fd %d: want a connected stream socket: %w", fd, err)
 	}
-	c := &caller{conn: conn, gone: make(chan struct{}), start: make(chan struct{})}
+	c := &caller{conn: conn, gone: make(chan struct{}), start: make(chan struct{}), patience: callerPatience}
 	go c.listen()
 	c.send(api.Event{Type: api.EventHello, Protocol: api.CallerProtocol, Version: Version})
 	return c, nil
@@ -63,10 +74,11 @@ func (c *caller) listen() {
 	}
 }
 
-// send writes an event. A caller that has gone is noticed elsewhere.
-func (c *caller) send(e api.Event) {
+// send writes an event and says whether it went out. A caller that has gone is
+// noticed elsewhere.
+func (c *caller) send(e api.Event) bool {
 	if c == nil {
-		return
+		return false
 	}
 	if len(e.Message) > api.MaxEventBytes/8 {
 		// In JSON a byte can take six.
@@ -78,11 +90,16 @@ func (c *caller) send(e api.Event) {
 	}
 	line, err := json.Marshal(e)
 	if err != nil {
-		return
+		return false
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	_, _ = c.conn.Write(append(line, '\n'))
+	if !c.deaf {
+		_ = c.conn.SetWriteDeadline(time.Now().Add(c.patience))
+		_, err = c.conn.Write(append(line, '\n'))
+		c.deaf = err != nil
+	}
+	return !c.deaf
 }
 
 // created, ready, started and ended report a container's life.
@@ -111,20 +128,14 @@ func (c *caller) context(ctx context.Context) (_ context.Context, stop context.C
 	return ctx, stop
 }
 
-// failed reports a verb's error and says whether there was anybody to hear it.
+// failed reports a verb's error and says whether there is a program to hear it,
+// or was: it is not for the standard error of a guest.
 func (c *caller) failed(err error, code int) bool {
-	if c == nil {
-		return false
-	}
 	c.send(api.Event{Type: api.EventFailed, Kind: api.KindOf(err), Message: strings.TrimRight(err.Error(), "\n"), Code: code})
-	return true
+	return c != nil
 }
 
 // warn reports a warning and says whether there was anybody to hear it.
 func (c *caller) warn(format string, args ...any) bool {
-	if c == nil {
-		return false
-	}
-	c.send(api.Event{Type: api.EventWarning, Message: fmt.Sprintf(format, args...)})
-	return true
+	return c.send(api.Event{Type: api.EventWarning, Message: fmt.Sprintf(format, args...)})
 }

@@ -144,6 +144,9 @@ func (g *globals) warn(format string, args ...any) {
 		g.log.Warnf(format, args...)
 		return
 	}
+	if g.caller != nil {
+		return // It has gone, and standard error is the guest's.
+	}
 	end := "\n"
 	if isTerminal(os.Stderr) {
 		end = "\r\n" // It may be in raw mode.
