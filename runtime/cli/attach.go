@@ -51,7 +51,7 @@ container. The exit code is the container's.`,
 				return nil
 			}
 			if err != nil && exit.Code == 0 {
-				return err
+				return err // It never came to an attachment: not the guest's code.
 			}
 			return exitOf(exit, err)
 		},

@@ -9,7 +9,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -144,13 +143,9 @@ func newSuperviseCommand(g *globals) *cobra.Command {
 				return nil
 			})
 			if err != nil {
-				code := exit.Code
-				if code == 0 {
-					code = container.ExitCode(err)
-				}
-				return &exitError{code: code, err: err}
+				return exitOf(exit, err)
 			}
-			return nil
+			return nil // Nobody waits for the guest's status here.
 		},
 	}
 	cmd.Flags().BoolVarP(&pull.quiet, "quiet", "q", false, "Suppress the pull output")
@@ -273,7 +268,7 @@ func (f *runFlags) checkDetached() error {
 	if f.detach && f.waitStart {
 		return api.Errorf(api.KindInvalid, "--wait-start and --detach exclude each other")
 	}
-	if f.detach && slices.Contains([]string{progressJSON}, f.progress) {
+	if f.detach && f.progress == progressJSON {
 		return api.Errorf(api.KindInvalid, "--progress json needs a run in the foreground")
 	}
 	return nil

@@ -127,18 +127,10 @@ func runContainer(cmd *cobra.Command, g *globals, f *runFlags, args []string) er
 	}
 
 	exit, err := r.Run(cmd.Context(), *o)
-	if err != nil {
-		code := exit.Code
-		if code == 0 {
-			code = container.ExitCode(err)
-		}
-		return &exitError{code: code, err: err}
+	if err == nil {
+		g.caller.ended(exit)
 	}
-	g.caller.ended(exit)
-	if exit.Code != 0 {
-		return &exitError{code: exit.Code}
-	}
-	return nil
+	return exitOf(exit, err)
 }
 
 // options turns flags and arguments into a run.
