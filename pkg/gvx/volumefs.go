@@ -29,6 +29,7 @@ type VolumeFS struct{ v *ext4lite.FS }
 var (
 	_ fs.FS         = (*VolumeFS)(nil)
 	_ fs.ReadDirFS  = (*VolumeFS)(nil)
+	_ fs.ReadFileFS = (*VolumeFS)(nil)
 	_ fs.StatFS     = (*VolumeFS)(nil)
 	_ fs.ReadLinkFS = (*VolumeFS)(nil)
 )
@@ -167,6 +168,27 @@ func (v *VolumeFS) ReadDir(name string) ([]fs.DirEntry, error) {
 	return list, nil
 }
 
+// ReadFile implements [fs.ReadFileFS], for files of [MaxReadFileBytes] at most:
+// a guest can make one of any size that takes no room. [VolumeFS.Open] has no
+// limit.
+func (v *VolumeFS) ReadFile(name string) ([]byte, error) {
+	i, err := v.find("read", name, true)
+	if err != nil {
+		return nil, err
+	}
+	defer i.Release()
+	size := i.Attr().Size
+	if size < 0 || size > MaxReadFileBytes {
+		return nil, &fs.PathError{Op: "read", Path: name, Err: errorf(KindLimit, "read file", "it has %d bytes, at most %d: use Open", size, MaxReadFileBytes)}
+	}
+	data := make([]byte, size)
+	n, err := i.ReadAt(data, 0)
+	if err != nil && err != io.EOF {
+		return nil, &fs.PathError{Op: "read", Path: name, Err: err}
+	}
+	return data[:n], nil
+}
+
 // readVolumeDir returns the entries of a directory, sorted.
 func readVolumeDir(dir *ext4lite.Inode) ([]fs.DirEntry, error) {
 	if dir.Mode()&ext4lite.ModeType != ext4lite.ModeDir {
@@ -180,12 +202,17 @@ func readVolumeDir(dir *ext4lite.Inode) ([]fs.DirEntry, error) {
 		if e.Name == "." || e.Name == ".." || seen[e.Name] {
 			return true
 		}
-		if len(list) >= maxVolumeDirEntries {
+		switch {
+		case len(list) >= maxVolumeDirEntries:
 			inner = errorf(KindLimit, "read directory", "more than %d entries", maxVolumeDirEntries)
+			return false
+		case strings.ContainsAny(e.Name, "/\x00"):
+			// It would lead callers who join names out of their own directories.
+			inner = errorf(KindVolume, "read directory", "an entry is named %q: the volume is damaged", e.Name)
 			return false
 		}
 		seen[e.Name] = true
-		list = append(list, volumeEntry{dir: dir.FS(), name: e.Name, ino: e.Ino, kind: e.Type})
+		list = append(list, volumeEntry{dir: dir.FS(), name: e.Name, ino: e.Ino})
 		return true
 	})
 	if err = errors.Join(inner, err); err != nil {
@@ -200,7 +227,6 @@ type volumeEntry struct {
 	dir  *ext4lite.FS
 	name string
 	ino  uint32
-	kind uint8
 }
 
 func (e volumeEntry) Name() string { return e.name }
@@ -291,6 +317,13 @@ func (f *volumeFile) Read(p []byte) (int, error) {
 		return 0, fs.ErrClosed
 	}
 	return f.SectionReader.Read(p)
+}
+
+func (f *volumeFile) ReadAt(p []byte, off int64) (int, error) {
+	if f.done {
+		return 0, fs.ErrClosed
+	}
+	return f.SectionReader.ReadAt(p, off)
 }
 
 func (f *volumeFile) Close() error {

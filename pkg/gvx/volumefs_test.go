@@ -5,8 +5,10 @@ package gvx
 import (
 	"bytes"
 	"errors"
+	"io"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 	"testing/fstest"
@@ -104,6 +106,90 @@ func TestVolumeShowsItsFiles(t *testing.T) {
 		if err != nil || !bytes.Equal(before, after) {
 			t.Errorf("clean %v: looking at the volume changed it (%v)", clean, err)
 		}
+	}
+}
+
+// TestSparseFileIsNotReadIntoMemory: a guest's file of terabytes is an error of
+// ReadFile, which would else end the program; what there is of it can be read.
+func TestSparseFileIsNotReadIntoMemory(t *testing.T) {
+	path := makeVolume(t, true)
+	w, err := ext4lite.OpenFile(path, ext4lite.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	i, err := w.Walk("a/file")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := i.Truncate(8 << 40); err != nil {
+		t.Fatal(err)
+	}
+	i.Release()
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	v, err := OpenVolume(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer v.Close()
+	if data, err := fs.ReadFile(v, "a/file"); !errors.Is(err, ErrLimit) {
+		t.Errorf("%d bytes, %v", len(data), err)
+	}
+	f, err := v.Open("a/file")
+	if err != nil {
+		t.Fatal(err)
+	}
+	begin := make([]byte, 3)
+	if _, err := io.ReadFull(f, begin); err != nil || string(begin) != "42\n" {
+		t.Errorf("%q, %v", begin, err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.(io.ReaderAt).ReadAt(begin, 0); !errors.Is(err, fs.ErrClosed) {
+		t.Errorf("read after Close: %v", err)
+	}
+}
+
+// TestNamesThatLeadElsewhereAreDamage: no volume's file is given a name that a
+// path could begin with.
+func TestNamesThatLeadElsewhereAreDamage(t *testing.T) {
+	mkfs, err := exec.LookPath("mkfs.ext4")
+	if err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatal("mkfs.ext4 is missing: install e2fsprogs")
+		}
+		t.Skip("mkfs.ext4 is missing: install e2fsprogs")
+	}
+	// Without checksums, so that a name can be changed in place.
+	const name, other = "a-name-that-is-known", "/../../../etc/passwd"
+	source := t.TempDir()
+	if err := os.WriteFile(filepath.Join(source, name), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "v.ext4")
+	if out, err := exec.Command(mkfs, "-q", "-F", "-O", "^metadata_csum", "-d", source, path, "16M").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for _, damaged := range []bool{false, true} {
+		if damaged {
+			data, err := os.ReadFile(path)
+			if err != nil || bytes.Count(data, []byte(name)) != 1 {
+				t.Fatalf("the name is in the volume %d times, %v", bytes.Count(data, []byte(name)), err)
+			}
+			if err := os.WriteFile(path, bytes.Replace(data, []byte(name), []byte(other), 1), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		v, err := OpenVolume(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if list, err := fs.ReadDir(v, "."); errors.Is(err, ErrVolume) != damaged {
+			t.Errorf("damaged %v: %v, %v", damaged, list, err)
+		}
+		v.Close()
 	}
 }
 
