@@ -50,6 +50,11 @@ func (c *Config) check() error {
 			return &Error{Kind: KindInvalid, Op: opNew, Err: fmt.Errorf("Config.Mounts[%d]: %w", i, err)}
 		}
 	}
+	for i := range c.Publish {
+		if err := c.Publish[i].check(); err != nil {
+			return &Error{Kind: KindInvalid, Op: opNew, Err: fmt.Errorf("Config.Publish[%d]: %w", i, err)}
+		}
+	}
 	return nil
 }
 
@@ -82,6 +87,16 @@ func (m *Mount) check() error {
 		return errors.New("Clone and Durability are for volumes")
 	case m.SizeBytes < 0:
 		return fmt.Errorf("SizeBytes %d is negative", m.SizeBytes)
+	}
+	return nil
+}
+
+func (p *Port) check() error {
+	switch {
+	case p.Transport != "" && p.Transport != TCP && p.Transport != UDP:
+		return fmt.Errorf("unknown transport %q: want %q or %q", p.Transport, TCP, UDP)
+	case p.Path != "" && (p.Transport == UDP || p.HostPort != 0 || p.HostIP.IsValid()):
+		return errors.New("a socket of the host, Path, has no address and carries TCP")
 	}
 	return nil
 }

@@ -141,13 +141,14 @@ type Config struct {
 	StopTimeout time.Duration
 
 	// Stdin is the guest's standard input; none if nil. It is read as the guest
-	// reads; its end is passed on.
+	// reads; its end is passed on, but not by a terminal. A Read that has begun
+	// is not waited for when the guest ends.
 	Stdin io.Reader
 	// Stdout and Stderr take what the guest writes; it is lost if nil. They are
 	// called from one goroutine each. An *os.File is handed to rungv as it is.
 	Stdout, Stderr io.Writer
 	// Warn, if not nil, is told what went wrong without ending anything, by one
-	// goroutine.
+	// goroutine at a time. It must not call the sandbox, which waits for it.
 	Warn func(message string)
 }
 
@@ -173,7 +174,8 @@ type MountKind string
 const (
 	// MountVolume is an ext4 volume in a file of the host.
 	MountVolume MountKind = "volume"
-	// MountBind is a directory or file of the host.
+	// MountBind is a directory or file of the host: [ErrUnsupported] in this
+	// version.
 	MountBind MountKind = "bind"
 	// MountTmpfs is memory.
 	MountTmpfs MountKind = "tmpfs"

@@ -5,13 +5,11 @@
 package gvx
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"path"
-	"strings"
 	"syscall"
 )
 
@@ -41,11 +39,6 @@ func (c *Command) check() error {
 		return errorf(KindInvalid, opExec, "Command.Args is empty: name a command")
 	case c.Dir != "" && !path.IsAbs(c.Dir):
 		return errorf(KindInvalid, opExec, "Command.Dir %q is not absolute", c.Dir)
-	}
-	for _, a := range c.Args {
-		if strings.IndexByte(a, 0) >= 0 {
-			return errorf(KindInvalid, opExec, "Command.Args: %q holds a zero byte", a)
-		}
 	}
 	if err := checkEnv(c.Env); err != nil {
 		return &Error{Kind: KindInvalid, Op: opExec, Err: fmt.Errorf("Command.Env: %w", err)}
@@ -87,12 +80,16 @@ func (sb *Sandbox) StartExec(ctx context.Context, c Command) (*Process, error) {
 	if env == nil {
 		env = []string{}
 	}
-	v, err := sb.runtime.start(opExec, s, env, sb.config.Warn, append(append(a.list, sb.id), c.Args...)...)
+	v, err := sb.runtime.start(opExec, s, env, sb.warn, append(append(a.list, sb.id), c.Args...)...)
 	if err != nil {
 		return nil, err
 	}
 	p.verb = v
-	context.AfterFunc(ctx, v.stop)
+	forget := context.AfterFunc(ctx, v.stop)
+	go func() {
+		<-v.ended
+		forget() // ctx may outlive many commands.
+	}()
 	return p, nil
 }
 
@@ -127,6 +124,9 @@ const (
 	maxSignal  = 64
 )
 
+// linuxStop is SIGSTOP, which not every system that this builds on has.
+const linuxStop = syscall.Signal(19)
+
 // Resize sets the size of the command's terminal.
 func (p *Process) Resize(rows, columns uint16) error {
 	if p.tty == nil {
@@ -141,7 +141,7 @@ func (p *Process) Resize(rows, columns uint16) error {
 // Signal sends a signal to the command.
 func (p *Process) Signal(sig syscall.Signal) error {
 	// rungv passes on what it gets, but for what nobody can catch.
-	if sig == syscall.SIGKILL {
+	if sig == syscall.SIGKILL || sig == linuxStop {
 		return errorf(KindInvalid, "signal command", "%v cannot be passed on: use Kill", sig)
 	}
 	if err := p.verb.cmd.Process.Signal(sig); err != nil {
@@ -170,16 +170,29 @@ func (sb *Sandbox) Exec(ctx context.Context, c Command) (ExitStatus, error) {
 	return exit, err
 }
 
+// MaxOutputBytes bounds what Output returns: it is all in memory.
+const MaxOutputBytes = 1 << 30
+
 // Output runs a command in the sandbox and returns what it writes to its
-// standard output. A status other than zero is [ErrExit], which quotes the
+// standard output, of MaxOutputBytes at most: one that writes more is killed,
+// with [ErrLimit]. A status other than zero is [ErrExit], which quotes the
 // beginning of its standard error.
 func (sb *Sandbox) Output(ctx context.Context, args ...string) ([]byte, error) {
-	var out bytes.Buffer
+	return sb.boundedOutput(ctx, MaxOutputBytes, args)
+}
+
+func (sb *Sandbox) boundedOutput(ctx context.Context, max int, args []string) ([]byte, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	out := boundedBuffer{max: max, full: cancel}
 	var said limitedBuffer
 	exit, err := sb.Exec(ctx, Command{Args: args, Stdout: &out, Stderr: &said})
-	if err == nil && exit.Code != 0 {
+	switch {
+	case out.over:
+		return nil, errorf(KindLimit, opExec, "%s writes more than %d bytes: use Exec", args[0], max)
+	case err == nil && exit.Code != 0:
 		err = &Error{Kind: KindExit, Op: opExec, Exit: &exit,
-			Err: fmt.Errorf("%s: exit status %d: %s", args[0], exit.Code, strings.TrimSpace(said.String()))}
+			Err: fmt.Errorf("%s: exit status %d: %s", args[0], exit.Code, said.String())}
 	}
-	return out.Bytes(), err
+	return out.b.Bytes(), err
 }

@@ -23,8 +23,12 @@ import (
 // MaxReadFileBytes bounds what ReadFile returns: it is all in memory.
 const MaxReadFileBytes = 1 << 30
 
-// maxListBytes bounds what a directory's listing takes in memory.
-const maxListBytes = 1 << 30
+const (
+	// maxListBytes and maxListFiles bound what a directory's listing takes in
+	// memory: the guest may write it, and short lines become long values.
+	maxListBytes = 1 << 30
+	maxListFiles = 4 << 20
+)
 
 // FileInfo describes a file of a sandbox.
 type FileInfo struct {
@@ -90,7 +94,8 @@ func (sb *Sandbox) WriteFile(ctx context.Context, name string, data []byte, mode
 	return sb.copyIn(ctx, op, path.Dir(name), &archive)
 }
 
-// CopyIn lays out a tar archive in a directory, which must exist.
+// CopyIn lays out a tar archive in a directory, which must exist. A Read of the
+// archive that takes long may go on for a while after an error.
 func (sb *Sandbox) CopyIn(ctx context.Context, dir string, archive io.Reader) error {
 	return sb.copyIn(ctx, "copy into "+dir, dir, archive)
 }
@@ -179,12 +184,12 @@ func (sb *Sandbox) files(ctx context.Context, op string, do treecopy.Do, name st
 	if err := sb.ready(op, name); err != nil {
 		return nil, err
 	}
-	out := boundedBuffer{left: maxListBytes}
+	out := boundedBuffer{max: maxListBytes}
 	if err := sb.runtime.run(ctx, op, streams{out: &out}, "files", string(do), sb.id, name); err != nil {
 		return nil, err
 	}
 	var list []FileInfo
-	for lines := json.NewDecoder(&out.Buffer); ; {
+	for lines := json.NewDecoder(&out.b); ; {
 		var e treecopy.Entry
 		err := lines.Decode(&e)
 		if errors.Is(err, io.EOF) {
@@ -192,6 +197,9 @@ func (sb *Sandbox) files(ctx context.Context, op string, do treecopy.Do, name st
 		}
 		if err != nil || bytes.ContainsAny(e.Name, "/\x00") && do == treecopy.DoList || e.Size < 0 {
 			return nil, errorf(KindInternal, op, "the sandbox described no file (%v)", err)
+		}
+		if len(list) == maxListFiles {
+			return nil, errorf(KindLimit, op, "more than %d files", maxListFiles)
 		}
 		list = append(list, FileInfo{Name: string(e.Name), Mode: e.Mode, SizeBytes: e.Size, UID: e.UID, GID: e.GID,
 			ModTime: e.Time, Target: string(e.Target)})
@@ -204,19 +212,4 @@ func (sb *Sandbox) ready(op, name string) error {
 		return err
 	}
 	return sb.alive(op)
-}
-
-// boundedBuffer refuses more than it may hold.
-type boundedBuffer struct {
-	bytes.Buffer
-	left int
-}
-
-// Write implements io.Writer.
-func (b *boundedBuffer) Write(p []byte) (int, error) {
-	if len(p) > b.left {
-		return 0, errors.New("the answer is too large")
-	}
-	b.left -= len(p)
-	return b.Buffer.Write(p)
 }

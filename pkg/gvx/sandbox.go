@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"os"
 	goruntime "runtime"
-	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -67,6 +66,9 @@ type Sandbox struct {
 	exit    ExitStatus
 	exitErr error
 	tty     *terminal
+	// warning is held while Config.Warn is called, closing by Close.
+	warning sync.Mutex
+	closing sync.Once
 }
 
 // New prepares a sandbox; see the package's description. ctx bounds the
@@ -75,31 +77,22 @@ func New(ctx context.Context, config Config) (*Sandbox, error) {
 	if goruntime.GOOS != "linux" {
 		return nil, errorf(KindUnsupported, opNew, "sandboxes are not supported on %s: use Linux", goruntime.GOOS)
 	}
-	c := config.clone()
-	if err := c.check(); err != nil {
+	if err := config.check(); err != nil {
 		return nil, err
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, contextError(opNew, ctx)
 	}
-	r, err := findRuntime(c.RuntimePath, c.Root)
+	r, err := findRuntime(config.RuntimePath, config.Root)
 	if err != nil {
 		return nil, err
 	}
-	sb := &Sandbox{runtime: r, config: c, exited: make(chan struct{})}
+	sb := &Sandbox{runtime: r, config: config, exited: make(chan struct{})}
 	if err := sb.prepare(ctx); err != nil {
 		sb.abandon()
 		return nil, err
 	}
 	return sb, nil
-}
-
-// clone keeps later changes of the caller's slices and maps from us.
-func (c *Config) clone() Config {
-	d := *c
-	d.Entrypoint, d.Cmd, d.Envv = slices.Clone(c.Entrypoint), slices.Clone(c.Cmd), slices.Clone(c.Envv)
-	d.Mounts, d.Publish, d.Egress = slices.Clone(c.Mounts), slices.Clone(c.Publish), slices.Clone(c.Egress)
-	return d
 }
 
 // prepare starts rungv and waits until all but the guest is there.
@@ -125,7 +118,7 @@ func (sb *Sandbox) prepare(ctx context.Context) error {
 		env = []string{}
 	}
 	var err error
-	if sb.verb, err = sb.runtime.start(opNew, s, env, c.Warn, c.runArgs(sb.dir)...); err != nil {
+	if sb.verb, err = sb.runtime.start(opNew, s, env, sb.warn, c.runArgs(sb.dir)...); err != nil {
 		return err
 	}
 	created, err := sb.verb.await(ctx, opNew, api.EventCreated)
@@ -145,6 +138,16 @@ func (sb *Sandbox) abandon() {
 	if sb.dir != "" {
 		_ = os.RemoveAll(sb.dir)
 	}
+}
+
+// warn hands a warning of any of the sandbox's verbs to the caller.
+func (sb *Sandbox) warn(message string) {
+	if sb.config.Warn == nil {
+		return
+	}
+	sb.warning.Lock()
+	defer sb.warning.Unlock()
+	sb.config.Warn(message)
 }
 
 // ID is the container's identifier, as rungv shows it.
@@ -253,16 +256,18 @@ func (sb *Sandbox) Close() error {
 	before := sb.state
 	sb.state = closed
 	sb.mu.Unlock()
-	if before == closed {
-		return nil
-	}
+	var err error
+	sb.closing.Do(func() { err = sb.end(before) })
+	return err
+}
+
+// end is Close in the given state, once: who closes meanwhile waits for it.
+func (sb *Sandbox) end(before state) error {
 	sb.verb.stop()
-	switch before {
-	case prepared:
+	if before == prepared {
 		sb.finish(ExitStatus{}, errorf(KindState, opWait, "it was closed before it was started"))
-	default:
-		<-sb.exited
 	}
+	<-sb.exited
 	if sb.dir != "" {
 		if err := os.RemoveAll(sb.dir); err != nil {
 			return errorf(KindPermission, "close sandbox", "%w", err)

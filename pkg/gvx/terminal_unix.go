@@ -74,10 +74,12 @@ func (t *terminal) close() {
 	t.primary.Close()
 }
 
-// abort closes a terminal that no process got.
+// abort closes a terminal that no process got; nil is none.
 func (t *terminal) abort() {
-	t.replica.Close()
-	t.primary.Close()
+	if t != nil {
+		t.replica.Close()
+		t.primary.Close()
+	}
 }
 
 func (t *terminal) resize(rows, columns uint16) error {

@@ -6,10 +6,8 @@ package gvx
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"io"
 	"net"
 	"os"
@@ -30,11 +28,17 @@ const (
 	// closeGrace is how long rungv has to end its sandbox once it was left: a
 	// few milliseconds, but a host in distress must not leave a file behind.
 	closeGrace = 15 * time.Second
-	// outputGrace is how long output may be on its way after rungv's end.
+	// outputGrace is how long output may be on its way after rungv's end, and
+	// inputGrace how long the reader of input may take to notice it.
 	outputGrace = 10 * time.Second
+	inputGrace  = time.Second
+	// opSockets is what fails before a verb is known.
+	opSockets = "execute rungv"
 	// stderrBytes bounds what is kept of the standard error of a verb that has
 	// no guest.
 	stderrBytes = 16 << 10
+	// maxAnswerBytes bounds what a verb without a guest prints.
+	maxAnswerBytes = 64 << 20
 )
 
 // runtime is a rungv binary and the directory it is to use.
@@ -77,8 +81,11 @@ type verb struct {
 	events chan api.Event
 	// ended is closed when the process is gone and its output delivered; then
 	// waitErr is set.
-	ended   chan struct{}
+	ended chan struct{}
+	// waitErr is what [exec.Cmd.Wait] returned: also that output was lost.
 	waitErr error
+	// fed is closed when the caller's input is not read any more.
+	fed chan struct{}
 
 	// failed is what the process said went wrong, and greeted whether it has
 	// introduced itself; both are set before events is closed.
@@ -95,11 +102,18 @@ const maxEvents = 16
 // start executes rungv with the arguments. env, if not nil, is what it finds at
 // newEnvFile.
 func (r *runtime) start(op string, s streams, env []string, warn func(string), args ...string) (*verb, error) {
+	for _, a := range args {
+		if strings.IndexByte(a, 0) >= 0 {
+			s.tty.abort()
+			return nil, errorf(KindInvalid, op, "%q holds a zero byte", a)
+		}
+	}
 	near, far, err := socketPair()
 	if err != nil {
-		return nil, &Error{Kind: KindInternal, Op: op, Err: err}
+		s.tty.abort()
+		return nil, err
 	}
-	v := &verb{op: op, conn: near, warn: warn, events: make(chan api.Event, maxEvents), ended: make(chan struct{})}
+	v := &verb{op: op, conn: near, warn: warn, events: make(chan api.Event, maxEvents), ended: make(chan struct{}), fed: make(chan struct{})}
 	global := []string{"--caller-fd", callerFD}
 	if r.root != "" {
 		global = append(global, "--root", r.root)
@@ -117,9 +131,7 @@ func (r *runtime) start(op string, s streams, env []string, warn func(string), a
 	far.Close()
 	if err != nil {
 		near.Close()
-		if s.tty != nil {
-			s.tty.abort()
-		}
+		s.tty.abort()
 		return nil, errorf(KindRuntime, op, "execute %s: %w", r.path, err)
 	}
 	if s.tty != nil {
@@ -128,27 +140,27 @@ func (r *runtime) start(op string, s streams, env []string, warn func(string), a
 	read := make(chan struct{})
 	go func() {
 		defer close(read)
-		v.read(r.path)
+		if v.read(r.path); v.badPeer != nil {
+			_ = v.cmd.Process.Kill() // Nobody knows what it is about to do.
+		}
 	}()
 	go func() {
-		err := v.cmd.Wait()
+		v.waitErr = v.cmd.Wait()
+		// What it said is there, unless a process of its own still has the socket.
+		_ = v.conn.SetReadDeadline(time.Now().Add(outputGrace))
 		<-read
 		v.conn.Close()
 		if s.tty != nil {
 			s.tty.close()
 		}
-		if errors.Is(err, exec.ErrWaitDelay) {
-			err = nil // Input that nobody wanted, or a reader that is slow.
-		}
-		v.waitErr = err
 		close(v.ended)
 	}()
 	return v, nil
 }
 
 // launch starts the process, with its input and environment coming through
-// pipes. Input is copied by a goroutine of ours, for which nobody waits: it may
-// be stuck in a Read that never returns.
+// pipes. Input is copied by a goroutine of ours, for which nobody waits for long:
+// it may be stuck in a Read that never returns.
 func (v *verb) launch(in io.Reader, env []string) error {
 	if env != nil {
 		r, w, err := os.Pipe()
@@ -157,13 +169,13 @@ func (v *verb) launch(in io.Reader, env []string) error {
 		}
 		defer r.Close()
 		v.cmd.ExtraFiles = append(v.cmd.ExtraFiles, r)
+		var all strings.Builder // env is the caller's again when this returns.
+		for _, e := range env {
+			all.WriteString(e + "\x00")
+		}
 		go func() {
-			defer w.Close()
-			for _, e := range env {
-				if _, err := io.WriteString(w, e+"\x00"); err != nil {
-					return
-				}
-			}
+			_, _ = io.WriteString(w, all.String())
+			_ = w.Close()
 		}()
 	}
 	file, isFile := in.(*os.File)
@@ -171,6 +183,7 @@ func (v *verb) launch(in io.Reader, env []string) error {
 		if isFile {
 			v.cmd.Stdin = file
 		}
+		close(v.fed)
 		return v.cmd.Start()
 	}
 	w, err := v.cmd.StdinPipe()
@@ -181,6 +194,7 @@ func (v *verb) launch(in io.Reader, env []string) error {
 		return err
 	}
 	go func() {
+		defer close(v.fed)
 		_, _ = io.Copy(w, in)
 		_ = w.Close()
 	}()
@@ -276,7 +290,7 @@ func (v *verb) stop() {
 	<-v.ended
 }
 
-// run executes a verb that has no guest and returns what it prints.
+// run executes a verb that has no guest, to its end.
 func (r *runtime) run(ctx context.Context, op string, s streams, args ...string) error {
 	var said limitedBuffer
 	if s.err == nil {
@@ -290,33 +304,28 @@ func (r *runtime) run(ctx context.Context, op string, s streams, args ...string)
 	case <-v.ended:
 	case <-ctx.Done():
 		v.stop()
-		return contextError(op, ctx)
+		err = contextError(op, ctx)
+	}
+	select {
+	case <-v.fed: // The input is the caller's again.
+	case <-time.After(inputGrace):
 	}
 	switch {
+	case err != nil:
+		return err
 	case v.badPeer != nil:
 		return v.badPeer
 	case v.failed != nil:
 		return failure(op, v.failed)
 	case v.waitErr != nil:
-		return errorf(KindInternal, op, "rungv: %w: %s", v.waitErr, strings.TrimSpace(said.String()))
+		return errorf(KindInternal, op, "rungv: %w: %s", v.waitErr, said.String())
 	}
 	return nil
 }
 
 // output executes a verb that has no guest and returns what it prints.
 func (r *runtime) output(ctx context.Context, op string, args ...string) ([]byte, error) {
-	var out bytes.Buffer
+	out := boundedBuffer{max: maxAnswerBytes}
 	err := r.run(ctx, op, streams{out: &out}, args...)
-	return out.Bytes(), err
-}
-
-// limitedBuffer keeps the beginning of what is written to it.
-type limitedBuffer struct{ bytes.Buffer }
-
-// Write implements io.Writer.
-func (b *limitedBuffer) Write(p []byte) (int, error) {
-	if room := stderrBytes - b.Len(); room > 0 {
-		b.Buffer.Write(p[:min(len(p), room)])
-	}
-	return len(p), nil
+	return out.b.Bytes(), err
 }

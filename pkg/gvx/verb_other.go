@@ -10,7 +10,7 @@ import (
 	"os/exec"
 )
 
-var errNoSockets = errorf(KindUnsupported, "execute rungv", "sandboxes are not supported on this system: use Linux")
+var errNoSockets = errorf(KindUnsupported, opSockets, "sandboxes are not supported on this system: use Linux")
 
 func socketPair() (net.Conn, *os.File, error) { return nil, nil, errNoSockets }
 

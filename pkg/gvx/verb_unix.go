@@ -5,7 +5,6 @@
 package gvx
 
 import (
-	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -22,14 +21,14 @@ func socketPair() (near net.Conn, far *os.File, err error) {
 	}
 	syscall.ForkLock.RUnlock()
 	if err != nil {
-		return nil, nil, fmt.Errorf("make a socket pair: %w", err)
+		return nil, nil, errorf(KindLimit, opSockets, "make a socket pair: %w", err)
 	}
 	file := os.NewFile(uintptr(fds[0]), "rungv")
 	far = os.NewFile(uintptr(fds[1]), "caller")
 	defer file.Close() // FileConn duplicates it.
 	if near, err = net.FileConn(file); err != nil {
 		far.Close()
-		return nil, nil, fmt.Errorf("make a socket pair: %w", err)
+		return nil, nil, errorf(KindLimit, opSockets, "make a socket pair: %w", err)
 	}
 	return near, far, nil
 }
