@@ -3,6 +3,7 @@
 package docker
 
 import (
+	"strings"
 	"testing"
 
 	"z.gfire.dev/gvx/integration/testbed"
@@ -74,6 +75,59 @@ echo 2 2>/dev/null > x/cgroup.freeze || echo refused
 rmdir x/y x && ls -d x 2>/dev/null || echo removed
 `)
 	if want := "0\n1\nfrozen 1\nstill\nfrozen 0\non\n137\nrefused\nremoved\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// TestCgroupFreezerUnderContention has threads freeze and thaw a cgroup at once:
+// ending a stop that had not begun ended the sandbox.
+func TestCgroupFreezerUnderContention(t *testing.T) {
+	home := get(t).home
+	program := `
+import os, threading, time
+base = "/sys/fs/cgroup/x/"
+os.mkdir(base)
+children = []
+for _ in range(8):
+    children.append(os.fork())
+    if children[-1] == 0:
+        open(base + "cgroup.procs", "w").write(str(os.getpid()))
+        time.sleep(60)
+        os._exit(0)
+while len(open(base + "cgroup.procs").readlines()) < 8:
+    time.sleep(0.01)
+def churn(state):
+    fd = os.open(base + "cgroup.freeze", os.O_WRONLY)
+    for _ in range(3000):
+        os.write(fd, state)
+threads = [threading.Thread(target=churn, args=(state,)) for state in (b"1", b"0", b"1", b"0")]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+open(base + "cgroup.freeze", "w").write("0")
+for child in children:
+    os.kill(child, 15)
+    print(os.waitpid(child, 0)[1])
+`
+	result := home.Rungv(t, nil, "run", "--rm", "--network", "none", "--privileged", home.Image(t, "demo"), "python3", "-c", program)
+	if want := strings.Repeat("15\n", 8); result.Code != 0 || result.Stdout != want {
+		t.Errorf("want %q: %v", want, result)
+	}
+}
+
+// TestAFrozenProcessGoesOnElsewhere moves a process out of a frozen cgroup, and
+// removes that.
+func TestAFrozenProcessGoesOnElsewhere(t *testing.T) {
+	got := guest(t, `
+cd /sys/fs/cgroup && mkdir x y
+sh -c 'echo $$ > x/cgroup.procs; i=0; while :; do i=$((i+1)); echo $i > /count; done' &
+until [ -s /count ]; do sleep 0.05; done
+echo 1 > x/cgroup.freeze
+echo $! > y/cgroup.procs
+sleep 0.3; cp /count /one; sleep 0.5; cmp -s /one /count || echo on
+echo $! > x/cgroup.procs; sleep 0.3; echo $! > y/cgroup.procs; rmdir x
+sleep 0.3; cp /count /one; sleep 0.5; cmp -s /one /count || echo on
+`)
+	if want := "on\non\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }

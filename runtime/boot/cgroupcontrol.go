@@ -50,6 +50,8 @@ func (g *guestCgroups) kills(cg kernel.Cgroup2) uint64 {
 
 // freeze stops the tasks of a group.
 func (g *guestCgroups) freeze(cg kernel.Cgroup2) {
+	g.stopMu.Lock()
+	defer g.stopMu.Unlock()
 	g.mu.Lock()
 	s := g.state(cg)
 	if s.frozen {
@@ -57,13 +59,10 @@ func (g *guestCgroups) freeze(cg kernel.Cgroup2) {
 		return
 	}
 	s.frozen, s.stopped = true, make(map[*kernel.Task]struct{})
-	if s.kills == 0 {
-		g.extraordinary.Add(1)
-	}
 	start := !g.watchingFrozen
 	g.watchingFrozen = true
 	g.mu.Unlock()
-	g.tendFrozen(cg, s)
+	g.stopMembers(cg, s)
 	if start {
 		go g.watchFrozen()
 	}
@@ -71,51 +70,59 @@ func (g *guestCgroups) freeze(cg kernel.Cgroup2) {
 
 // thaw lets them go on.
 func (g *guestCgroups) thaw(cg kernel.Cgroup2) {
+	g.stopMu.Lock()
+	defer g.stopMu.Unlock()
 	g.mu.Lock()
 	s := g.groups[cg]
 	if s == nil || !s.frozen {
 		g.mu.Unlock()
 		return
 	}
-	stopped := s.stopped
-	s.frozen, s.stopped = false, nil
-	if s.kills == 0 {
-		g.extraordinary.Add(-1)
-	}
+	s.frozen = false
 	g.mu.Unlock()
-	for t := range stopped {
+	for t := range s.stopped {
 		t.EndExternalStop()
 	}
+	s.stopped = nil
 }
 
-// tendFrozen stops the tasks of a frozen group that still run, and lets those go
-// that are to be killed: a frozen process can be.
-func (g *guestCgroups) tendFrozen(cg kernel.Cgroup2, s *cgroupState) {
-	members := g.members(cg)
-	var stop, free []*kernel.Task
-	g.mu.Lock()
-	if !s.frozen {
-		g.mu.Unlock()
-		return
-	}
-	for _, t := range members {
-		_, stopped := s.stopped[t]
-		killed := t.PendingSignals()&linux.SignalSetOf(linux.SIGKILL) != 0
-		switch {
-		case killed && stopped:
-			delete(s.stopped, t)
-			free = append(free, t)
-		case !killed && !stopped:
-			s.stopped[t] = struct{}{}
-			stop = append(stop, t)
+// stopMembers stops the tasks of a frozen group that still run, and lets those
+// go that are to be killed, as a frozen process can be, or have left the group.
+//
+// Preconditions: stopMu is held.
+func (g *guestCgroups) stopMembers(cg kernel.Cgroup2, s *cgroupState) {
+	keep := make(map[*kernel.Task]struct{})
+	for _, t := range g.members(cg) {
+		if t.PendingSignals()&linux.SignalSetOf(linux.SIGKILL) != 0 {
+			continue
+		}
+		keep[t] = struct{}{}
+		if _, stopped := s.stopped[t]; !stopped {
+			t.BeginExternalStop()
 		}
 	}
-	g.mu.Unlock()
-	for _, t := range free {
-		t.EndExternalStop()
+	for t := range s.stopped {
+		if _, kept := keep[t]; !kept {
+			t.EndExternalStop()
+		}
 	}
-	for _, t := range stop {
-		t.BeginExternalStop()
+	s.stopped = keep
+}
+
+// tendFrozen stops who has come into a frozen group meanwhile. One that is gone
+// can have left tasks that moved out of it.
+func (g *guestCgroups) tendFrozen(cg kernel.Cgroup2, s *cgroupState) {
+	if cg.Deleted() {
+		g.thaw(cg)
+		return
+	}
+	g.stopMu.Lock()
+	defer g.stopMu.Unlock()
+	g.mu.Lock()
+	frozen := s.frozen
+	g.mu.Unlock()
+	if frozen {
+		g.stopMembers(cg, s)
 	}
 }
 
@@ -222,11 +229,7 @@ func (g *guestCgroups) killIn(ctx context.Context, cg kernel.Cgroup2, used, limi
 	log.Warningf("cgroup %s holds %d bytes of %d: killing %q, which holds %d", cg.Path(), used, limit, victim.Leader().Name(), most)
 	// Who watches learns of it before the process' parent does.
 	g.mu.Lock()
-	s := g.state(cg)
-	if s.kills == 0 && !s.frozen {
-		g.extraordinary.Add(1)
-	}
-	s.kills++
+	g.state(cg).kills++
 	g.mu.Unlock()
 	if err := g.sb.k.SendExternalSignalThreadGroup(victim, &linux.SignalInfo{Signo: int32(linux.SIGKILL)}); err != nil {
 		log.Warningf("cgroup %s: kill %q: %v", cg.Path(), victim.Leader().Name(), err)

@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"strings"
 	"sync"
-	"sync/atomic"
 
 	"gvisor.dev/gvisor/pkg/abi/linux"
 	"gvisor.dev/gvisor/pkg/context"
@@ -30,13 +29,14 @@ import (
 // and `docker run --memory`. Nothing of it costs anything until a cgroup is
 // frozen or has a limit.
 //
-// Lock order: mu is a leaf; no gVisor lock is taken under it.
+// Lock order: stopMu, gVisor's locks of tasks. mu is a leaf; no gVisor lock is
+// taken under it.
 type guestCgroups struct {
 	sb *sandbox
 
-	// extraordinary is how many groups are frozen or have had processes
-	// killed: while it is 0, opening a file costs one load.
-	extraordinary atomic.Int64
+	// stopMu makes the stops of tasks and their ends one at a time: the end of
+	// a stop that has not begun would end the Sentry.
+	stopMu sync.Mutex
 
 	mu     sync.Mutex
 	groups map[kernel.Cgroup2]*cgroupState
@@ -44,7 +44,8 @@ type guestCgroups struct {
 	watchingFrozen, watchingLimits bool
 }
 
-// cgroupState is what we know of one cgroup; guarded by guestCgroups.mu.
+// cgroupState is what we know of one cgroup; guarded by guestCgroups.mu, but
+// for stopped, which are the tasks that were stopped and which stopMu guards.
 type cgroupState struct {
 	frozen  bool
 	stopped map[*kernel.Task]struct{}
@@ -68,17 +69,14 @@ func (g *guestCgroups) state(cg kernel.Cgroup2) *cgroupState {
 	return s
 }
 
-// forget drops groups that are gone.
+// forget drops groups that are gone, but for frozen ones, which watchFrozen
+// thaws first.
 // Preconditions: g.mu is held.
 func (g *guestCgroups) forget() {
 	for cg, s := range g.groups {
-		if !cg.Deleted() {
-			continue
+		if cg.Deleted() && !s.frozen {
+			delete(g.groups, cg)
 		}
-		if s.frozen || s.kills > 0 {
-			g.extraordinary.Add(-1)
-		}
-		delete(g.groups, cg)
 	}
 }
 
@@ -108,8 +106,9 @@ var cgroupFiles = []struct {
 	{"memory.stat", true, 0o444},
 }
 
-// extend adds the missing files to a new cgroup's directory.
-func (g *guestCgroups) extend(ctx context.Context, dir *vfs.Dentry, root bool) {
+// extend adds the missing files to a new cgroup's directory, or the root.
+func (g *guestCgroups) extend(ctx context.Context, dir *vfs.Dentry) {
+	root := dir == g.sb.cgroupMount.Root()
 	cg, ok := cgroup2fs.CgroupFromDentry(dir)
 	if !ok {
 		return
@@ -135,9 +134,10 @@ func (g *guestCgroups) extend(ctx context.Context, dir *vfs.Dentry, root bool) {
 		}
 		file := &kernfs.DynamicBytesFile{}
 		// Numbers that the file system itself does not come to.
-		ino := inode.(interface{ Ino() uint64 }).Ino()<<8 | 1<<63 | uint64(i)
+		ino := into.Ino()<<8 | 1<<63 | uint64(i)
 		file.InitWithIDs(ctx, inode.UID(), inode.GID(), into.DevMajor(), into.DevMinor(), ino, source, f.mode)
-		if err := into.Insert(f.name, file); err != nil {
+		// A guest that changes the path of its mkdir meanwhile leads here again.
+		if err := into.Insert(f.name, file); err != nil && !linuxerr.Equals(linuxerr.EEXIST, err) {
 			log.Warningf("cgroup %s: add %s: %v", cg.Path(), f.name, err)
 		}
 	}
@@ -145,7 +145,7 @@ func (g *guestCgroups) extend(ctx context.Context, dir *vfs.Dentry, root bool) {
 
 // extendRoot adds them to the hierarchy's root, before any guest code runs.
 func (g *guestCgroups) extendRoot() {
-	g.extend(g.sb.k.SupervisorContext(), g.sb.cgroupMount.Root(), true)
+	g.extend(g.sb.k.SupervisorContext(), g.sb.cgroupMount.Root())
 }
 
 // cgroupFile is one of our files in a cgroup.

@@ -149,7 +149,7 @@ func (sb *sandbox) extendCgroup(mkdir kernel.SyscallFn, at bool) kernel.SyscallF
 		}
 		if vd, err := resolve(t, dirFD, name, false); err == nil {
 			if vd.Mount().Filesystem() == sb.cgroupMount.Filesystem() {
-				sb.cgroups.extend(t, vd.Dentry(), false)
+				sb.cgroups.extend(t, vd.Dentry())
 			}
 			vd.DecRef(t)
 		}
