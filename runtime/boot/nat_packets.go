@@ -25,6 +25,10 @@ const (
 	// maxPacketFlows bounds flows; beyond it the one that was silent longest
 	// makes room.
 	maxPacketFlows = 4096
+	// maxConnecting bounds flows that wait for their socket, each of them with a
+	// goroutine, even if it has made room for another since. Beyond it a packet
+	// of a new flow is lost.
+	maxConnecting = 1024
 	// maxPending bounds the packets of a flow that wait for its socket.
 	maxPending = 16
 	// Flows end when nothing came for so long: the times that Linux' connection
@@ -51,10 +55,13 @@ type packetFlows struct {
 	mu       sync.Mutex
 	flows    map[packetKey]*packetFlow
 	nextPort uint16
+	// connecting has an entry for each flow that waits for its socket.
+	connecting chan struct{}
 }
 
 func (t *packetFlows) init(n *nat, most int) {
 	t.n, t.most, t.flows, t.nextPort = n, most, make(map[packetKey]*packetFlow), firstInboundPort
+	t.connecting = make(chan struct{}, maxConnecting)
 }
 
 // packetFlow is one flow.
@@ -128,6 +135,12 @@ func (t *packetFlows) send(key packetKey, owner tcpip.PacketOwner, packet []byte
 	t.mu.Lock()
 	f := t.flows[key]
 	if f == nil {
+		select {
+		case t.connecting <- struct{}{}:
+		default:
+			t.mu.Unlock()
+			return
+		}
 		f = t.add(key)
 		go f.connect(owner)
 	}
@@ -225,6 +238,9 @@ func (f *packetFlow) send(packet []byte) {
 // write sends one packet. It does not wait: what does not fit is lost, as
 // packets are. The caller holds f.mu.
 func (f *packetFlow) write(packet []byte) {
+	if len(packet) == 0 && f.host.endsEmpty {
+		return // It would end the flow.
+	}
 	var err error
 	_ = f.host.raw.Control(func(fd uintptr) {
 		// The first error may be about a packet before this one, and then this
@@ -238,9 +254,11 @@ func (f *packetFlow) write(packet []byte) {
 	})
 }
 
-// connect gets the flow its socket and serves it.
+// connect gets the flow its socket and serves it. The caller has taken a place
+// among those that connect.
 func (f *packetFlow) connect(owner tcpip.PacketOwner) {
 	result, host := f.n.broker.dial(f.key.protocol, f.key.peer, f.key.guest, processOf(owner))
+	<-f.n.packets.connecting
 	if result != netwire.OK {
 		f.n.packets.remove(f)
 		if result == netwire.Failed && f.key.protocol == netwire.Echo {

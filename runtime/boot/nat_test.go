@@ -300,10 +300,16 @@ func TestPacketFlowsEnd(t *testing.T) {
 	defer pc.Close()
 	peer := netip.MustParseAddrPort(gateway(pc.LocalAddr()))
 	flows := &n.nat.packets
+	var last packetKey
 	for i := range maxPacketFlows + 50 {
-		flows.send(packetKey{netwire.UDP, netip.AddrPortFrom(natGuest, uint16(i+1)), peer}, nil, []byte("x"))
+		eventually(t, "a place among those that connect", func() bool { return len(flows.connecting) < maxConnecting })
+		last = packetKey{netwire.UDP, netip.AddrPortFrom(natGuest, uint16(i+1)), peer}
+		flows.send(last, nil, []byte("x"))
 	}
 	flows.mu.Lock()
+	if flows.flows[last] == nil {
+		t.Error("no room was made for the last flow")
+	}
 	count := len(flows.flows)
 	var some []*packetFlow
 	for _, f := range flows.flows {
