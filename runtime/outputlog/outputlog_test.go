@@ -145,6 +145,98 @@ func TestFollowLosesNothing(t *testing.T) {
 	}
 }
 
+// contiguous checks that entries are lines one after the other, and returns the
+// number of the last.
+func contiguous(t *testing.T, got []Entry) int {
+	t.Helper()
+	first, last := -1, -1
+	for i, e := range got {
+		if _, err := fmt.Sscanf(e.Log, "line %d\n", &last); err != nil {
+			t.Fatalf("entry %d: %q", i, e.Log)
+		}
+		if first < 0 {
+			first = last
+		}
+		if last != first+i {
+			t.Fatalf("entry %d of %d is line %d, the first was %d", i, len(got), last, first)
+		}
+	}
+	return last
+}
+
+// TestKilledInRotation: wherever a launcher is killed while it rotates, what the
+// files hold is read, in order.
+func TestKilledInRotation(t *testing.T) {
+	const files = 4
+	for steps := range files + 1 {
+		w, dir := newLog(t, Options{MaxSizeBytes: MinSizeBytes, MaxFiles: files})
+		out := w.Stream(Stdout)
+		const lines = 1000
+		for i := range lines {
+			fmt.Fprintf(out, "line %d\n", i)
+		}
+		before := len(read(t, dir, ReadOptions{Tail: -1}))
+		oldest, err := os.ReadFile(filepath.Join(dir, name(files-1)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		// The first steps of a rotation, which is then cut short.
+		if steps > 0 {
+			err = os.Remove(filepath.Join(dir, name(files-1)))
+			before -= strings.Count(string(oldest), "\n")
+		}
+		for n := files - 1; err == nil && n > files-steps; n-- {
+			err = os.Rename(filepath.Join(dir, name(n-1)), filepath.Join(dir, name(n)))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := read(t, dir, ReadOptions{Tail: -1})
+		if last := contiguous(t, got); last != lines-1 || len(got) != before {
+			t.Errorf("%d steps: %d entries to line %d, want %d to %d", steps, len(got), last, before, lines-1)
+		}
+	}
+}
+
+// TestReadWhileItRotates: who reads finds neither a gap nor anything twice.
+func TestReadWhileItRotates(t *testing.T) {
+	w, dir := newLog(t, Options{MaxSizeBytes: MinSizeBytes, MaxFiles: 8})
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	out := w.Stream(Stdout)
+	fmt.Fprintln(out, "line 0")
+	go func() {
+		defer close(stopped)
+		for i := 1; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+				fmt.Fprintf(out, "line %d\n", i)
+			}
+		}
+	}()
+	worked := 0
+	for tries := 0; worked < 100 && tries < 10000; tries++ {
+		var got []Entry
+		err := Read(t.Context(), dir, ReadOptions{Tail: -1}, func(e *Entry) error {
+			got = append(got, *e)
+			return nil
+		})
+		if err != nil {
+			continue // It may be too fast for us.
+		}
+		if contiguous(t, got) < 0 {
+			t.Fatal("an empty log")
+		}
+		worked++
+	}
+	close(stop)
+	<-stopped
+	if worked == 0 {
+		t.Error("it could never be read")
+	}
+}
+
 // TestCutAndHostileFiles: a log that a crash cut, or that is no log, is read as
 // far as it goes and never panics.
 func TestCutAndHostileFiles(t *testing.T) {

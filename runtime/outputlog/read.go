@@ -13,6 +13,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 )
 
@@ -39,11 +40,7 @@ func Read(ctx context.Context, dir string, o ReadOptions, each func(*Entry) erro
 		return err
 	}
 	r := &reader{dir: dir, o: o, each: each}
-	defer func() {
-		for _, f := range files {
-			f.Close()
-		}
-	}()
+	defer func() { closeAll(files) }()
 	if o.Tail >= 0 {
 		total := 0
 		for _, f := range files {
@@ -59,6 +56,7 @@ func Read(ctx context.Context, dir string, o ReadOptions, each func(*Entry) erro
 		if err := r.drain(files[0]); err != nil {
 			return stop(err)
 		}
+		r.rest = nil
 		files[0].Close()
 		files = files[1:]
 	}
@@ -74,28 +72,53 @@ func Read(ctx context.Context, dir string, o ReadOptions, each func(*Entry) erro
 	return stop(r.follow(ctx, &file))
 }
 
-// openAll opens the files of a log, the oldest first.
+// openAll opens the files of a log, the oldest first. They move up by one, the
+// oldest first, when the log is rotated: one that looks from the newest on misses
+// none of them, and may see one twice. A place in between is empty during a
+// rotation, and stays so when a launcher was killed in the middle of it.
 func openAll(dir string) ([]*os.File, error) {
 	for range openAttempts {
+		before, _ := os.Stat(filepath.Join(dir, newest))
 		var files []*os.File
 		for n := 0; n < MaxFiles; n++ {
 			f, err := os.Open(filepath.Join(dir, name(n)))
 			if errors.Is(err, fs.ErrNotExist) {
-				break
+				continue
 			}
 			if err != nil {
+				closeAll(files)
 				return nil, fmt.Errorf("read the guest's log: %w", err)
 			}
-			files = append([]*os.File{f}, files...)
+			files = append(files, f)
 		}
-		if len(files) == 0 || isNewest(dir, files[len(files)-1]) {
+		slices.Reverse(files)
+		files = slices.CompactFunc(files, func(a, b *os.File) bool {
+			twice := sameFile(a, b)
+			if twice {
+				b.Close()
+			}
+			return twice
+		})
+		// A newest file that came meanwhile is the only one that can be missing.
+		after, _ := os.Stat(filepath.Join(dir, newest))
+		if before == nil && after == nil || before != nil && after != nil && os.SameFile(before, after) {
 			return files, nil
 		}
-		for _, f := range files {
-			f.Close()
-		}
+		closeAll(files)
 	}
 	return nil, errors.New("read the guest's log: it is rotated faster than it can be opened: give it a larger max-size")
+}
+
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		f.Close()
+	}
+}
+
+func sameFile(a, b *os.File) bool {
+	x, err := a.Stat()
+	y, err2 := b.Stat()
+	return err == nil && err2 == nil && os.SameFile(x, y)
 }
 
 func isNewest(dir string, f *os.File) bool {
@@ -138,7 +161,8 @@ type reader struct {
 	each func(*Entry) error
 	// skip is how many entries to leave out.
 	skip int
-	// rest is the beginning of a line that is being written.
+	// rest is the beginning of a line that is being written; none goes on in the
+	// next file.
 	rest []byte
 }
 
@@ -202,7 +226,7 @@ func (r *reader) follow(ctx context.Context, file **os.File) error {
 			// What was appended before the rename has to be read first.
 			err := r.drain(*file)
 			(*file).Close()
-			*file = next
+			*file, r.rest = next, nil
 			if err != nil {
 				return err
 			}
@@ -229,30 +253,22 @@ func (r *reader) next(f *os.File) *os.File {
 	if err != nil || isNewest(r.dir, f) {
 		return nil
 	}
-	for n := 1; n <= MaxFiles; n++ {
-		fi, err := os.Stat(filepath.Join(r.dir, name(n)))
-		if err != nil {
-			break
-		}
-		if os.SameFile(have, fi) {
-			return openOrNil(filepath.Join(r.dir, name(n-1)))
-		}
-	}
-	// It has been removed: go on with the oldest there is.
 	files, err := openAll(r.dir)
 	if err != nil || len(files) == 0 {
 		return nil
 	}
-	for _, f := range files[1:] {
-		f.Close()
+	// The one behind it; or, when it has been removed, the oldest there is.
+	next := 0
+	for i, other := range files {
+		if fi, err := other.Stat(); err == nil && os.SameFile(have, fi) {
+			next = i + 1
+		}
 	}
-	return files[0]
-}
-
-func openOrNil(path string) *os.File {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil
+	if next == len(files) {
+		closeAll(files)
+		return nil // The newest is about to be made.
 	}
-	return f
+	closeAll(files[:next])
+	closeAll(files[next+1:])
+	return files[next]
 }
