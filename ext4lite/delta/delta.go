@@ -193,7 +193,7 @@ func open(f *os.File, path string, access device.Access, depth int) (*Delta, err
 	}
 	if h.flags&flagMerging != 0 {
 		base.Close()
-		return nil, fmt.Errorf("a commit into %s was cut short: commit again: %w", basePath, errno.EBUSY)
+		return nil, fmt.Errorf("base %s: %w", basePath, ErrCommitCut)
 	}
 	if err := h.matches(base); err != nil {
 		base.Close()

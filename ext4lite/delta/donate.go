@@ -117,7 +117,7 @@ func build(access device.Access, files []*os.File) (device.Device, error) {
 	}
 	h, err := readHeader(top)
 	if err == nil && h.flags&flagMerging != 0 {
-		err = errMerging
+		err = ErrCommitCut
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open delta %s: %w", top.Name(), err)
@@ -131,6 +131,3 @@ func build(access device.Access, files []*os.File) (device.Device, error) {
 	}
 	return assemble(top, h, base, access)
 }
-
-// errMerging refuses a delta some of whose blocks are in its base already.
-var errMerging = fmt.Errorf("a commit into its base was cut short: commit again: %w", errno.EBUSY)

@@ -5,12 +5,13 @@
 package delta
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"path/filepath"
+	"strings"
+	"unicode"
 
 	"z.gfire.dev/gvx/ext4lite/device"
 	"z.gfire.dev/gvx/ext4lite/errno"
@@ -30,6 +31,9 @@ const (
 	// longer what it was, and the commit must be finished.
 	flagMerging = 1
 )
+
+var errChanged = fmt.Errorf("it changed since the delta was made, which makes the delta useless: "+
+	"a base stays as it is while it has clones: %w", errno.ESTALE)
 
 // header is what a delta's first two blocks say; each holds all of it.
 type header struct {
@@ -58,6 +62,9 @@ func newHeader(base device.Device, basePath, path string) (header, error) {
 	if len(h.basePath) > maxBasePath {
 		return h, fmt.Errorf("path of %d bytes: %w", len(h.basePath), errno.ENAMETOOLONG)
 	}
+	if strings.ContainsFunc(h.basePath, unicode.IsControl) { // a path in a header is printed, whoever wrote it
+		return h, fmt.Errorf("the base's path %q has control characters: rename it: %w", h.basePath, errno.EINVAL)
+	}
 	return h, nil
 }
 
@@ -68,8 +75,7 @@ func (h *header) matches(base device.Device) error {
 		return err
 	}
 	if base.Size() != h.baseSize || id != h.baseID {
-		return fmt.Errorf("it changed since the delta was made, which makes the delta useless: "+
-			"a base stays as it is while it has clones: %w", errno.ESTALE)
+		return errChanged
 	}
 	return nil
 }
@@ -98,7 +104,8 @@ func decodeHeader(p []byte) (h header, err error) {
 		return bad("no magic")
 	}
 	if v := le.Uint32(p[8:]); v != formatVersion {
-		return h, fmt.Errorf("delta header: format %d, this version knows %d: %w", v, formatVersion, errno.EOPNOTSUPP)
+		return h, fmt.Errorf("delta header: format %d, this version knows %d: flatten it with the version that made it, or clone its base anew: %w",
+			v, formatVersion, errno.EOPNOTSUPP)
 	}
 	if got, want := disk.CRC32C(^uint32(0), p[:csumOffset]), le.Uint32(p[csumOffset:]); got != want {
 		return bad("checksum %#08x, computed %#08x", want, got)
@@ -112,7 +119,7 @@ func decodeHeader(p []byte) (h header, err error) {
 	}
 	copy(h.baseID[:], p[48:80])
 	h.basePath = string(p[128 : 128+n])
-	if bytes.IndexByte([]byte(h.basePath), 0) >= 0 {
+	if strings.ContainsFunc(h.basePath, unicode.IsControl) {
 		return bad("impossible path")
 	}
 	return h, nil
@@ -129,6 +136,9 @@ func readHeader(f io.ReaderAt) (header, error) {
 			continue
 		}
 		h, err := decodeHeader(p)
+		if errors.Is(err, errno.EOPNOTSUPP) {
+			return best, err // the other one says the same
+		}
 		if err != nil {
 			errs = append(errs, err)
 			continue

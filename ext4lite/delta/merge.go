@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The ways out of a delta: a plain volume, or back into the base.
+// The way out of a delta into a plain volume.
 
 package delta
 
@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 
 	"z.gfire.dev/gvx/ext4lite/device"
 	"z.gfire.dev/gvx/ext4lite/errno"
@@ -122,89 +121,6 @@ func Flatten(path, to string, report Progress) error {
 		return fmt.Errorf("flatten %s: %w", path, err)
 	}
 	return nil
-}
-
-// Commit writes a delta's blocks into its base, which must be a plain file
-// that nobody has open, and removes the delta. The caller knows that no other
-// delta was made on the base: those become useless. A commit that is cut short
-// is finished by calling it again.
-func Commit(path string, report Progress) error {
-	f, err := device.OpenFile(path, device.ReadWrite)
-	if err != nil {
-		return fmt.Errorf("commit: %w", err)
-	}
-	defer f.Close()
-	h, err := readHeader(f)
-	if err != nil {
-		return fmt.Errorf("commit %s: %w", path, err)
-	}
-	basePath := h.basePath
-	if !filepath.IsAbs(basePath) {
-		basePath = filepath.Join(filepath.Dir(path), basePath)
-	}
-	base, err := device.OpenFile(basePath, device.ReadWrite)
-	if err != nil {
-		return fmt.Errorf("commit into %s: %w", basePath, err)
-	}
-	defer base.Close()
-	if IsDelta(base) {
-		return fmt.Errorf("commit into %s: it is a delta itself: flatten instead: %w", basePath, errno.EOPNOTSUPP)
-	}
-	d, err := assemble(f.Host(), h, base, device.ReadWrite)
-	if err != nil {
-		return err
-	}
-	if h.flags&flagMerging == 0 {
-		if err := h.matches(base); err != nil {
-			return fmt.Errorf("commit into %s: %w", basePath, err)
-		}
-		if _, err := identity(d); err != nil {
-			return fmt.Errorf("commit %s: %w", path, err)
-		}
-		h.flags |= flagMerging
-		if err := d.writeHeader(h); err != nil {
-			return fmt.Errorf("commit %s: %w", path, err)
-		}
-	}
-	buf := make([]byte, copyChunk)
-	err = d.split(0, h.size, func(here bool, off, n int64) error {
-		for end := off + n; here && off < end; {
-			k, err := mergeChunk(d, f, base, off, end, buf)
-			if err != nil {
-				return err
-			}
-			off += k
-		}
-		if report != nil {
-			report(min(off, h.size), h.size)
-		}
-		return nil
-	})
-	if err == nil {
-		err = base.Sync()
-	}
-	if err != nil {
-		return fmt.Errorf("commit %s into %s: %w", path, basePath, err)
-	}
-	return os.Remove(path)
-}
-
-// mergeChunk takes a part of what the delta holds into the base, and tells how
-// much. What is a hole in the delta, since it was freed, becomes one of the base.
-func mergeChunk(d *Delta, f, base *device.File, off, end int64, buf []byte) (int64, error) {
-	next, err := f.NextData(d.data + off)
-	if err != nil {
-		return 0, err
-	}
-	if hole := min(next-d.data, end) - off; hole > 0 {
-		return hole, base.Punch(off, hole)
-	}
-	p := buf[:min(copyChunk, end-off)]
-	if _, err := d.f.ReadAt(p, d.data+off); err != nil {
-		return 0, err
-	}
-	_, err = base.WriteAt(p, off)
-	return int64(len(p)), err
 }
 
 // Rebase would put a delta on another base. It is refused: which of its blocks

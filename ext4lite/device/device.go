@@ -92,21 +92,9 @@ type File struct {
 	readonly bool
 }
 
-// OpenFile opens and locks a host file. What is neither a file nor a block
-// device is refused before it is opened: the open of a pipe would not return.
+// OpenFile opens and locks a host file.
 func OpenFile(path string, access Access) (*File, error) {
-	st, err := os.Stat(path)
-	if err != nil {
-		return nil, err
-	}
-	if m := st.Mode(); !m.IsRegular() && m&(os.ModeDevice|os.ModeCharDevice) != os.ModeDevice {
-		return nil, fmt.Errorf("open %s: it is no file: a volume lives in one", path)
-	}
-	flag := os.O_RDWR
-	if access == ReadOnly {
-		flag = os.O_RDONLY
-	}
-	f, err := os.OpenFile(path, flag, 0)
+	f, err := OpenHost(path, access)
 	if err != nil {
 		return nil, err
 	}
@@ -116,6 +104,43 @@ func OpenFile(path string, access Access) (*File, error) {
 		return nil, err
 	}
 	return d, nil
+}
+
+// OpenHost opens a host file without a lock. What is neither a file nor a block
+// device is refused, before it is opened, since an open may do something to it,
+// and after, since it may be in the file's place only then; the open of a pipe
+// does not wait for its other side.
+func OpenHost(path string, access Access) (*os.File, error) {
+	st, err := os.Stat(path)
+	if err == nil {
+		err = holdsVolume(path, st)
+	}
+	if err != nil {
+		return nil, err
+	}
+	flag := os.O_RDWR
+	if access == ReadOnly {
+		flag = os.O_RDONLY
+	}
+	f, err := os.OpenFile(path, flag|openNoWait, 0)
+	if err != nil {
+		return nil, err
+	}
+	if st, err = f.Stat(); err == nil {
+		err = holdsVolume(path, st)
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+func holdsVolume(path string, st os.FileInfo) error {
+	if m := st.Mode(); !m.IsRegular() && m&(os.ModeDevice|os.ModeCharDevice) != os.ModeDevice {
+		return fmt.Errorf("open %s: it is no file: a volume lives in one", path)
+	}
+	return nil
 }
 
 // CreateFile makes a new, empty host file of a size and locks it. It refuses

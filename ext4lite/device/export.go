@@ -7,6 +7,8 @@ package device
 import (
 	"errors"
 	"os"
+	"runtime"
+	"syscall"
 )
 
 // Skipper is a Device that knows where it holds nothing.
@@ -21,6 +23,23 @@ func (d *File) NextData(off int64) (int64, error) { return nextData(d.f, off, d.
 
 // Datasync makes a file's data durable.
 func Datasync(f *os.File) error { return datasync(f) }
+
+// SyncDir makes the names in a directory durable: that a file was made, renamed
+// or removed.
+func SyncDir(dir string) error {
+	if runtime.GOOS == "windows" {
+		return nil // it has no such thing
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	if err := d.Sync(); err != nil && !errors.Is(err, syscall.EINVAL) { // file systems that cannot do better
+		return err
+	}
+	return nil
+}
 
 // PunchFile frees a range of a file, or writes zeros where the host cannot.
 func PunchFile(f *os.File, off, n int64) error {

@@ -12,6 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// openNoWait has an open of something else than a file return.
+const openNoWait = unix.O_NONBLOCK
+
 // datasync uses F_FULLFSYNC: fsync alone leaves data in the drive's cache.
 func datasync(f *os.File) error {
 	if _, err := unix.FcntlInt(f.Fd(), unix.F_FULLFSYNC, 0); err == nil {

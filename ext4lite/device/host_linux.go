@@ -13,6 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// openNoWait has an open of something else than a file return.
+const openNoWait = unix.O_NONBLOCK
+
 func retry(fn func() error) error {
 	for {
 		if err := fn(); !errors.Is(err, unix.EINTR) {

@@ -13,6 +13,9 @@ import (
 	"golang.org/x/sys/windows"
 )
 
+// openNoWait has an open of something else than a file return.
+const openNoWait = 0
+
 func datasync(f *os.File) error { return f.Sync() }
 
 const (

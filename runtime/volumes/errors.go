@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"z.gfire.dev/gvx/ext4lite"
+	"z.gfire.dev/gvx/ext4lite/delta"
 	"z.gfire.dev/gvx/ext4lite/device"
 	"z.gfire.dev/gvx/runtime/api"
 )
@@ -47,6 +48,8 @@ func (s *Store) volumeError(op string, r Ref, err error) error {
 		return api.Errorf(api.KindNoSpace, "%s %s: %w: free some space on the host", op, r, err)
 	case errors.Is(err, fs.ErrPermission):
 		return api.Errorf(api.KindPermission, "%s %s: %w: a volume is opened as the user who asks for it", op, r, err)
+	case errors.Is(err, delta.ErrCommitCut):
+		return api.Errorf(api.KindState, "%s %s: %w: 'rungv volume commit' finishes it", op, r, err)
 	case no == ext4lite.EBUSY:
 		return api.Errorf(api.KindState, "%s %s: %w: 'rungv volume fsck --replay' closes it", op, r, err)
 	case no == ext4lite.ESTALE:

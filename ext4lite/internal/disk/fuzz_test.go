@@ -7,6 +7,7 @@ package disk
 
 import (
 	"bytes"
+	"errors"
 	"testing"
 )
 
@@ -171,13 +172,42 @@ func FuzzXattrBlock(f *testing.F) {
 	})
 }
 
+func FuzzCommitMark(f *testing.F) {
+	m := CommitMark{BaseID: [32]byte{1, 2, 3}, Clone: "ep.delta"}
+	f.Add(m.Encode())
+	f.Fuzz(func(t *testing.T, p []byte) {
+		m, ok := DecodeCommitMark(p)
+		if !ok {
+			return
+		}
+		if again, ok := DecodeCommitMark(m.Encode()); !ok || again != m {
+			t.Fatalf("%+v became %+v", m, again)
+		}
+		if _, err := DecodeSuper(append(m.Encode(), make([]byte, SuperSize)...)); !errors.Is(err, ErrCommitCut) {
+			t.Fatalf("a marked volume was taken for one: %v", err)
+		}
+	})
+}
+
 func FuzzACL(f *testing.F) {
 	f.Add([]byte{2, 0, 0, 0, 1, 0, 7, 0, 255, 255, 255, 255})
+	f.Add([]byte{2, 0, 0, 0, 1, 0, 7, 0, 0, 0, 0, 0, 4, 0, 5, 0, 0, 0, 0, 0, 32, 0, 5, 0, 0, 0, 0, 0})
 	f.Fuzz(func(t *testing.T, p []byte) {
 		ACLToUser(p)
 		if d, err := ACLToDisk(p); err == nil {
 			if _, err := ACLToUser(d); err != nil {
 				t.Fatalf("stored list does not come back: %v", err)
+			}
+			p = d
+		}
+		// What a volume holds is any bytes.
+		mode, _, err := ModeOfACL(p, 0o640)
+		if changed, e := ChmodACL(p, mode); err == nil && (e != nil || !bytes.Equal(changed, p)) {
+			t.Fatalf("a list changes with the mode it stands for: %v", e)
+		}
+		for _, m := range []uint16{0, 0o751, 0o777} {
+			if got, own, err := InheritACL(p, m); err == nil && got&^m != 0 || len(own) > len(p) {
+				t.Fatalf("mode %o became %o, list of %d bytes %d", m, got, len(p), len(own))
 			}
 		}
 	})

@@ -135,6 +135,9 @@ func DecodeSuperTorn(p []byte) (s *Super, torn, err error) {
 		return nil, nil, Corrupt("superblock", "%d bytes, need %d", len(p), SuperSize)
 	}
 	if m := le.Uint16(p[0x38:]); m != SuperMagic {
+		if mark, ok := DecodeCommitMark(p); ok {
+			return nil, nil, fmt.Errorf("superblock: of clone %q: %w", mark.Clone, ErrCommitCut)
+		}
 		return nil, nil, fmt.Errorf("superblock: magic %#04x, want %#04x: not an ext4 volume: %w", m, SuperMagic, errno.EINVAL)
 	}
 	s = &Super{}
