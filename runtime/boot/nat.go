@@ -170,24 +170,21 @@ func (n *nat) attach(guest *netstack.Stack) error {
 	if err := s.CreateNICWithOptions(id, ethernet.New(n.guestEnd), stack.NICOptions{Name: "eth0", DeliverLinkPackets: true}); err != nil {
 		return fmt.Errorf("create eth0: %s", err)
 	}
-	own := []struct {
-		address, gateway netip.Addr
-		all              tcpip.Subnet
-	}{{natGuest, natGateway, header.IPv4EmptySubnet}}
+	own := [][2]netip.Addr{{natGuest, natGateway}}
 	if n.ipv6 {
-		own = append(own, struct {
-			address, gateway netip.Addr
-			all              tcpip.Subnet
-		}{natGuest6, natGateway6, header.IPv6EmptySubnet})
+		own = append(own, [2]netip.Addr{natGuest6, natGateway6})
 	}
 	for _, o := range own {
-		a := protocolAddress(o.address)
+		a, all := protocolAddress(o[0]), header.IPv4EmptySubnet
+		if o[0].Is6() {
+			all = header.IPv6EmptySubnet
+		}
 		if err := s.AddProtocolAddress(id, a, stack.AddressProperties{}); err != nil {
-			return fmt.Errorf("add address %s to eth0: %s", o.address, err)
+			return fmt.Errorf("add address %s to eth0: %s", o[0], err)
 		}
 		s.SetRouteTable(append(s.GetRouteTable(),
 			tcpip.Route{Destination: a.AddressWithPrefix.Subnet(), NIC: id},
-			tcpip.Route{Destination: o.all, Gateway: tcpipAddress(o.gateway), NIC: id},
+			tcpip.Route{Destination: all, Gateway: tcpipAddress(o[1]), NIC: id},
 		))
 	}
 	<-n.made

@@ -56,58 +56,39 @@ func (n *nat) deliver(route *stack.Route, key packetKey, payload []byte) {
 // deliverEcho sends the guest an echo reply. The host's kernel has put an
 // identifier of its own in it.
 func (n *nat) deliverEcho(route *stack.Route, key packetKey, message []byte) {
+	reply := byte(header.ICMPv4EchoReply)
 	if key.guest.Addr().Is6() {
-		h := header.ICMPv6(message)
-		if len(h) < header.ICMPv6EchoMinimumSize || h.Type() != header.ICMPv6EchoReply {
-			return
-		}
-		h.SetIdent(key.guest.Port())
-	} else {
-		h := header.ICMPv4(message)
-		if len(h) < header.ICMPv4MinimumSize || h.Type() != header.ICMPv4EchoReply {
-			return
-		}
-		h.SetIdent(key.guest.Port())
+		reply = byte(header.ICMPv6EchoReply)
 	}
+	if len(message) < icmpBytes || message[0] != reply {
+		return
+	}
+	header.ICMPv4(message).SetIdent(key.guest.Port())
 	sendICMP(route, message)
 }
 
 // unreachable tells the guest why its packet did not arrive, where the result
 // means that.
 func (n *nat) unreachable(key packetKey, result netwire.Result) {
-	from := natGateway
+	from, kind := natGateway, byte(header.ICMPv4DstUnreachable)
+	code4, known := unreachableCode(key.protocol, result)
+	code := byte(code4)
 	if key.guest.Addr().Is6() {
-		from = natGateway6
+		from, kind = natGateway6, byte(header.ICMPv6DstUnreachable)
+		code6, known6 := unreachableCode6(key.protocol, result)
+		code, known = byte(code6), known6
 	}
-	// The beginning of the guest's packet, by which its kernel finds the socket.
-	var message []byte
-	if key.guest.Addr().Is6() {
-		code, known := unreachableCode6(key.protocol, result)
-		if !known {
-			return
-		}
-		message = make([]byte, header.ICMPv6MinimumSize+header.IPv6MinimumSize+quotedBytes)
-		h := header.ICMPv6(message)
-		h.SetType(header.ICMPv6DstUnreachable)
-		h.SetCode(code)
-		quote6(message[header.ICMPv6MinimumSize:], key)
-	} else {
-		code, known := unreachableCode(key.protocol, result)
-		if !known {
-			return
-		}
-		message = make([]byte, header.ICMPv4MinimumSize+header.IPv4MinimumSize+quotedBytes)
-		h := header.ICMPv4(message)
-		h.SetType(header.ICMPv4DstUnreachable)
-		h.SetCode(code)
-		quote4(message[header.ICMPv4MinimumSize:], key)
+	if !known {
+		return
 	}
 	route, err := n.routeToGuest(packetKey{guest: key.guest, peer: netip.AddrPortFrom(from, 0)})
 	if err != nil {
 		return
 	}
 	defer route.Release()
-	sendICMP(route, message)
+	message := make([]byte, icmpBytes, icmpBytes+header.IPv6MinimumSize+quotedBytes)
+	message[0], message[1] = kind, code
+	sendICMP(route, appendQuote(message, key))
 }
 
 // quotedBytes is how much of a packet's transport header comes back in an ICMP
@@ -159,52 +140,40 @@ func unreachableCode6(protocol netwire.Protocol, result netwire.Result) (header.
 	return 0, false
 }
 
-// quote4 writes the beginning of the guest's packet.
-func quote4(b []byte, key packetKey) {
-	ip := header.IPv4(b)
-	ip.Encode(&header.IPv4Fields{
-		TotalLength: uint16(len(ip)), TTL: routeTTL, Protocol: uint8(key.protocol),
-		SrcAddr: tcpipAddress(key.guest.Addr()), DstAddr: tcpipAddress(key.peer.Addr()),
-	})
-	ip.SetChecksum(^ip.CalculateChecksum())
-	transport := b[header.IPv4MinimumSize:]
-	if key.protocol == netwire.Echo {
-		echo := header.ICMPv4(transport)
-		echo.SetType(header.ICMPv4Echo)
-		echo.SetIdent(key.guest.Port())
-		return
+// appendQuote appends the beginning of the guest's packet, by which its kernel
+// finds the socket.
+func appendQuote(b []byte, key packetKey) []byte {
+	from, to := tcpipAddress(key.guest.Addr()), tcpipAddress(key.peer.Addr())
+	echo := byte(header.ICMPv4Echo)
+	if key.guest.Addr().Is6() {
+		protocol := tcpip.TransportProtocolNumber(key.protocol)
+		if key.protocol == netwire.Echo {
+			protocol = header.ICMPv6ProtocolNumber
+		}
+		ip := make(header.IPv6, header.IPv6MinimumSize)
+		ip.Encode(&header.IPv6Fields{PayloadLength: quotedBytes, TransportProtocol: protocol, HopLimit: routeTTL, SrcAddr: from, DstAddr: to})
+		b, echo = append(b, ip...), byte(header.ICMPv6EchoRequest)
+	} else {
+		ip := make(header.IPv4, header.IPv4MinimumSize)
+		ip.Encode(&header.IPv4Fields{
+			TotalLength: header.IPv4MinimumSize + quotedBytes, TTL: routeTTL, Protocol: uint8(key.protocol), SrcAddr: from, DstAddr: to,
+		})
+		ip.SetChecksum(^ip.CalculateChecksum())
+		b = append(b, ip...)
 	}
-	quotePorts(transport, key)
+	transport := make([]byte, quotedBytes)
+	if key.protocol == netwire.Echo {
+		transport[0] = echo
+		header.ICMPv4(transport).SetIdent(key.guest.Port())
+	} else { // Both transports begin with the ports.
+		header.UDP(transport).SetSourcePort(key.guest.Port())
+		header.UDP(transport).SetDestinationPort(key.peer.Port())
+	}
+	return append(b, transport...)
 }
 
-// quote6 is the same for IPv6.
-func quote6(b []byte, key packetKey) {
-	protocol := tcpip.TransportProtocolNumber(key.protocol)
-	if key.protocol == netwire.Echo {
-		protocol = header.ICMPv6ProtocolNumber
-	}
-	header.IPv6(b).Encode(&header.IPv6Fields{
-		PayloadLength: quotedBytes, TransportProtocol: protocol, HopLimit: routeTTL,
-		SrcAddr: tcpipAddress(key.guest.Addr()), DstAddr: tcpipAddress(key.peer.Addr()),
-	})
-	transport := b[header.IPv6MinimumSize:]
-	if key.protocol == netwire.Echo {
-		echo := header.ICMPv6(transport)
-		echo.SetType(header.ICMPv6EchoRequest)
-		echo.SetIdent(key.guest.Port())
-		return
-	}
-	quotePorts(transport, key)
-}
-
-// quotePorts writes the ports, with which both transports begin.
-func quotePorts(transport []byte, key packetKey) {
-	ports := header.UDP(transport)
-	ports.SetSourcePort(key.guest.Port())
-	ports.SetDestinationPort(key.peer.Port())
-}
-
-// icmpBytes is the length of an ICMP header, the same in both versions.
+// icmpBytes is the length of an ICMP header. Type, code, checksum and, in an
+// echo, the identifier are in the same places of both versions.
 const icmpBytes = header.ICMPv4MinimumSize
 
 // sendICMP sends a whole ICMP message after computing its checksum.

@@ -3,6 +3,7 @@
 package boot
 
 import (
+	"bytes"
 	"net/netip"
 	"os"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
 
 	"z.gfire.dev/gvx/runtime/control/netwire"
@@ -90,5 +92,35 @@ func TestEmptyDatagram(t *testing.T) {
 	}
 	if k, err = client.Read(buf); err != nil || string(buf[:k]) != "answer" {
 		t.Errorf("the client got %q, %v", buf[:k], err)
+	}
+}
+
+// TestQuotes: an ICMP error has the beginning of the guest's packet, which its
+// kernel finds the socket by.
+func TestQuotes(t *testing.T) {
+	for _, c := range []struct {
+		protocol    netwire.Protocol
+		guest, peer string
+		want        []byte // Protocol of the IP header, then the transport's bytes.
+	}{
+		{netwire.UDP, "10.0.2.15:258", "192.0.2.1:772", []byte{17, 1, 2, 3, 4, 0, 0, 0, 0}},
+		{netwire.TCP, "[fd67:7678::15]:258", "[2001:db8::1]:772", []byte{6, 1, 2, 3, 4, 0, 0, 0, 0}},
+		{netwire.Echo, "10.0.2.15:258", "192.0.2.1:0", []byte{1, 8, 0, 0, 0, 1, 2, 0, 0}},
+		{netwire.Echo, "[fd67:7678::15]:258", "[2001:db8::1]:0", []byte{58, 128, 0, 0, 0, 1, 2, 0, 0}},
+	} {
+		key := packetKey{c.protocol, netip.MustParseAddrPort(c.guest), netip.MustParseAddrPort(c.peer)}
+		quote := appendQuote(nil, key)
+		var ip header.Network = header.IPv4(quote)
+		valid := header.IPv4(quote).IsValid(len(quote))
+		if key.guest.Addr().Is6() {
+			ip, valid = header.IPv6(quote), header.IPv6(quote).IsValid(len(quote))
+		}
+		if !valid || ip.SourceAddress() != tcpipAddress(key.guest.Addr()) || ip.DestinationAddress() != tcpipAddress(key.peer.Addr()) {
+			t.Errorf("%s from %s: %x", c.protocol, c.guest, quote)
+			continue
+		}
+		if got := append([]byte{byte(ip.TransportProtocol())}, ip.Payload()...); !bytes.Equal(got, c.want) {
+			t.Errorf("%s from %s: %x, want %x", c.protocol, c.guest, got, c.want)
+		}
 	}
 }
