@@ -51,14 +51,15 @@ func parseName(s string) (repoName, error) {
 	n.domain, rest = splitDomain(rest)
 	var tagged bool
 	n.path, n.tag, tagged = strings.Cut(rest, ":")
+	// First of all: archives name their images as they like, at any length.
+	if len(n.path) > maxNameBytes {
+		return repoName{}, fmt.Errorf("repository name must not be more than %d characters", maxNameBytes)
+	}
 	if strings.ToLower(n.path) != n.path {
 		return repoName{}, fmt.Errorf("%w: repository name (%s) must be lowercase", errReferenceFormat, n.path)
 	}
 	if !validDomain(n.domain) || !validPath(n.path) || tagged && !validTag(n.tag) {
 		return repoName{}, errReferenceFormat
-	}
-	if len(n.path) > maxNameBytes {
-		return repoName{}, fmt.Errorf("repository name must not be more than %d characters", maxNameBytes)
 	}
 	if pinned {
 		n.digest = digest.Digest(dgst)

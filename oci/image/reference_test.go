@@ -50,6 +50,17 @@ func TestNamesAreReadAsDockerReadsThem(t *testing.T) {
 	}
 }
 
+// TestLongNamesAreRefusedAtOnce: an archive may name its image by megabytes, of
+// which none is looked at twice.
+func TestLongNamesAreRefusedAtOnce(t *testing.T) {
+	for _, s := range []string{"-", "_", ".", "a", "/", "A", ":"} {
+		long := "a" + strings.Repeat(s, 16<<20) + "a"
+		if n, err := parseName(long); err == nil {
+			t.Errorf("a name of %q again and again is taken as one of %d bytes", s, len(n.String()))
+		}
+	}
+}
+
 func FuzzName(f *testing.F) {
 	for _, s := range referenceSeeds {
 		f.Add(s)
