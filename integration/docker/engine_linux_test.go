@@ -25,7 +25,6 @@ const startTimeout = 3 * time.Minute
 // engine is a Docker engine in a sandbox.
 type engine struct {
 	w      *shared
-	image  string
 	socket string
 	cmd    *exec.Cmd
 	output lockedBuffer
@@ -53,7 +52,7 @@ func (b *lockedBuffer) String() string {
 // start runs an engine's image as the document does; flags go before the image.
 func (w *shared) start(t testing.TB, image, name string, flags ...string) *engine {
 	t.Helper()
-	e := &engine{w: w, image: image, socket: w.home.Path("run", name+".sock"), ended: make(chan struct{})}
+	e := &engine{w: w, socket: w.home.Path("run", name+".sock"), ended: make(chan struct{})}
 	args := append([]string{"run", "--rm", "-e", "DOCKER_TLS_CERTDIR=", "-p", "unix:" + e.socket + ":2375"}, flags...)
 	e.cmd = w.home.Command(context.Background(), append(args, image, "--tls=false")...)
 	e.cmd.Stdout, e.cmd.Stderr = &e.output, &e.output
@@ -87,7 +86,7 @@ func (e *engine) ready(t testing.TB) time.Duration {
 	}
 }
 
-// kill ends the sandbox as the document does, and what it leaves is an error.
+// kill ends the sandbox as the document does, unless it has ended.
 func (e *engine) kill(t testing.TB) {
 	t.Helper()
 	select {
@@ -173,7 +172,7 @@ func tail(s string) string {
 func matches(want, output string) bool {
 	var pattern strings.Builder
 	pattern.WriteString(`\A`)
-	for i, line := range strings.Split(want, "\n") {
+	for _, line := range strings.Split(want, "\n") {
 		switch {
 		case line == "...":
 			pattern.WriteString(`(?:.*\n)*?`)
@@ -183,7 +182,6 @@ func matches(want, output string) bool {
 		default:
 			pattern.WriteString(regexp.QuoteMeta(line))
 		}
-		_ = i
 		pattern.WriteString(`\n`)
 	}
 	pattern.WriteString(`\z`)
