@@ -29,8 +29,9 @@ func TestSuiteAsOrdinaryUser(t *testing.T) {
 	h := home.Get(t)
 	layout := h.Layout(t, "demo")
 	program := h.Path("bin", "suite.test")
-	build := exec.Command("go", "test", "-c", "-o", program, "./integration/sdk/suite")
-	build.Dir = testbed.Tree()
+	// With the race detector, which links C: the SDK is mostly goroutines.
+	build := exec.Command("go", "test", "-c", "-race", "-o", program, "./integration/sdk/suite")
+	build.Dir, build.Env = testbed.Tree(), append(os.Environ(), "CGO_ENABLED=1")
 	if output, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build the suite: %v\n%s", err, output)
 	}
