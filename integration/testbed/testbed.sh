@@ -43,6 +43,9 @@ image_sources() {
 	esac
 }
 
+# is_image NAME
+is_image() { [[ " ${images[*]} " == *" $1 "* ]]; }
+
 # key NAME: what identifies the present version of NAME.
 key() {
 	case $1 in
@@ -54,21 +57,24 @@ key() {
 	e2fsprogs-tests) echo "$E2FSPROGS_VERSION" ;;
 	engine)
 		cat "$tree/install/image/engine.sh" "$tree"/install/image/engine/* | digest ;;
-	demo | python | full | net | dind | dind-debian | redis | postgres)
+	*)
+		is_image "$1" || die "unknown name $1: there are ${programs[*]} ${images[*]}"
 		cat "$tree/install/image/debian.sh" "$tree/install/image/recipes/$1.sh" \
 			"$tree"/install/image/mkimage/*.go $(image_sources "$1") | digest ;;
-	*) die "unknown name $1: there are ${programs[*]} ${images[*]}" ;;
 	esac
 }
 
 # path NAME: where its present version is or would be.
 path() {
-	local name=$1
-	case $name in
-	demo | python | full | net | dind | dind-debian | redis | postgres) echo "$cache/image/$name-$(key "$name")" ;;
-	seccomp-profile) echo "$cache/bin/seccomp-profile-$(key "$name").json" ;;
-	*) echo "$cache/bin/$name-$(key "$name")" ;;
-	esac
+	local name=$1 key
+	key=$(key "$name") || return
+	if is_image "$name"; then
+		echo "$cache/image/$name-$key"
+	elif [ "$name" = seccomp-profile ]; then
+		echo "$cache/bin/$name-$key.json"
+	else
+		echo "$cache/bin/$name-$key"
+	fi
 }
 
 # go_install PACKAGE VERSION OUT [FLAG…]: builds a program of another module,
@@ -132,7 +138,7 @@ build() {
 		mv "$dir/tests" "$out" && rm -rf "$dir" ;;
 	engine)
 		"$tree/install/image/engine.sh" "$out" >&2 ;;
-	demo | python | full | net | dind | dind-debian | redis | postgres)
+	*)
 		[ "$name" != dind ] || GVX_ENGINE=$(get engine)
 		export GVX_ENGINE
 		rm -rf "$out.part"
