@@ -78,7 +78,7 @@ func (a *attachment) signals(ctx context.Context, r *Runner, id string) (stop fu
 		return func() {}
 	}
 	s := catchSignals(a.tty, func() {})
-	s.running.Store(true)
+	s.proxy()
 	done := make(chan struct{})
 	go func() {
 		for {

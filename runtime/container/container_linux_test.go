@@ -255,7 +255,7 @@ func TestSignalsBeforeTheGuestRuns(t *testing.T) {
 	defer cancel()
 	s := catchSignals(false, cancel)
 	defer s.stop()
-	<-s.all // Those that do not end a program are caught a moment later.
+	<-s.all // Those that do not end a program: see Run.
 	for _, sig := range []syscall.Signal{syscall.SIGUSR1, syscall.SIGTERM} {
 		if err := unix.Kill(os.Getpid(), sig); err != nil {
 			t.Fatal(err)
@@ -269,12 +269,32 @@ func TestSignalsBeforeTheGuestRuns(t *testing.T) {
 	if sig := <-s.c; sig != syscall.SIGUSR1 {
 		t.Errorf("waiting: %v", sig)
 	}
-	s.running.Store(true)
+	// The guest ran before it could be kept from it: what was to end it waits.
+	s.proxy()
+	if sig := <-s.c; sig != syscall.SIGTERM {
+		t.Errorf("the one that came too late: %v", sig)
+	}
 	if err := unix.Kill(os.Getpid(), syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}
 	if sig := <-s.c; sig != syscall.SIGINT {
 		t.Errorf("while the guest runs: %v", sig)
+	}
+}
+
+// TestSignalsOnceThereIsARecord: whoever knows a container's id may send any
+// signal. One that would end this program were it not caught is all it takes.
+func TestSignalsOnceThereIsARecord(t *testing.T) {
+	asked := false
+	o := RunOptions{Image: "nothing", Pull: images.PullOptions{Policy: images.PullNever}}
+	o.Created = func(string, string) {
+		asked = true
+		if err := unix.Kill(os.Getpid(), unix.SIGSTKFLT); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := runner(t).Run(t.Context(), o); api.KindOf(err) != api.KindImage || !asked {
+		t.Errorf("%v, told of its id: %v", err, asked)
 	}
 }
 

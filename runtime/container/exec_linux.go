@@ -163,7 +163,7 @@ func (e *execution) watch(ctx context.Context, cancel context.CancelFunc) (stop 
 	end := func() {}
 	if !e.o.NoSignals {
 		s := catchSignals(e.o.TTY, cancel)
-		s.running.Store(true)
+		s.proxy()
 		caught, end = s.c, s.stop
 	}
 	var detached <-chan struct{}

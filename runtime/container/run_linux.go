@@ -97,6 +97,9 @@ func (r *Runner) Run(ctx context.Context, o RunOptions) (api.ExitStatus, error) 
 		return api.ExitStatus{}, err
 	}
 	defer u.discard()
+	// Who learns of the container may send it any signal: from its record on
+	// none is dropped.
+	<-u.signals.all
 	if u.handle, err = u.enter(); err != nil {
 		return api.ExitStatus{}, err
 	}

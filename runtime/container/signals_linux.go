@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/signal"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -41,13 +40,15 @@ type signals struct {
 	c chan os.Signal
 	// raw takes them from the runtime; a goroutine sorts them into c.
 	raw chan os.Signal
-	// running says that the guest decides what a signal means.
-	running atomic.Bool
-	// ended is the first signal that ends the process by default and came
-	// before the guest ran.
-	ended atomic.Int32
 	// all is closed once every signal is caught.
 	all chan struct{}
+
+	mu sync.Mutex
+	// running says that the guest decides what a signal means.
+	running bool
+	// ended is the first signal that ends the process by default and came
+	// before the guest ran.
+	ended syscall.Signal
 }
 
 // stopDelay is how long signals are caught beyond a run. A process whose run is
@@ -76,25 +77,40 @@ func catchSignals(tty bool, cancel context.CancelFunc) *signals {
 	signal.Ignore(syscall.SIGPIPE)
 	signal.Notify(s.raw, first...)
 	// The Go runtime switches threads twice for each signal, which for all of
-	// them takes milliseconds: beside the rest of the preparations, then.
+	// them takes milliseconds: beside the fork of the sandbox process, then. What
+	// is not caught yet is dropped, but for those that end every Go program.
 	go func() {
 		defer close(s.all)
 		signal.Notify(s.raw, rest...)
 	}()
 	go func() {
 		for sig := range s.raw {
-			if !s.running.Load() && ends(sig) {
-				s.ended.CompareAndSwap(0, int32(sig.(syscall.Signal)))
-				cancel()
-				continue
-			}
-			select {
-			case s.c <- sig:
-			default:
-			}
+			s.sort(sig, cancel)
 		}
 	}()
 	return s
+}
+
+// sort enqueues a signal, or ends a run whose guest does not run yet.
+func (s *signals) sort(sig os.Signal, cancel context.CancelFunc) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.running && ends(sig) {
+		if s.ended == 0 {
+			s.ended = sig.(syscall.Signal)
+		}
+		cancel()
+		return
+	}
+	s.enqueue(sig)
+}
+
+// enqueue drops what nobody takes for too long.
+func (s *signals) enqueue(sig os.Signal) {
+	select {
+	case s.c <- sig:
+	default:
+	}
 }
 
 // ends reports whether a signal asks a program to end.
@@ -107,12 +123,22 @@ func ends(sig os.Signal) bool {
 }
 
 // fatal returns the signal that ended the run before its guest ran, or 0.
-func (s *signals) fatal() syscall.Signal { return syscall.Signal(s.ended.Load()) }
+func (s *signals) fatal() syscall.Signal {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ended
+}
 
-// proxy begins to hand signals to the guest.
+// proxy begins to hand signals to the guest. One that came too late to keep it
+// from running is the first.
 func (s *signals) proxy() {
-	<-s.all
-	s.running.Store(true)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.running = true
+	if s.ended != 0 {
+		s.enqueue(s.ended)
+		s.ended = 0
+	}
 }
 
 // stop gives the signals back, a moment later.
