@@ -50,9 +50,23 @@ func (c *Config) check() error {
 			return &Error{Kind: KindInvalid, Op: opNew, Err: fmt.Errorf("Config.Mounts[%d]: %w", i, err)}
 		}
 	}
+	if err := checkEgress(c.Egress); err != nil {
+		return &Error{Kind: KindInvalid, Op: opNew, Err: fmt.Errorf("Config.Egress: %w", err)}
+	}
 	for i := range c.Publish {
 		if err := c.Publish[i].check(); err != nil {
 			return &Error{Kind: KindInvalid, Op: opNew, Err: fmt.Errorf("Config.Publish[%d]: %w", i, err)}
+		}
+	}
+	return nil
+}
+
+// checkEgress lets no rule through that rungv takes for something else, a file of
+// rules say.
+func checkEgress(rules []string) error {
+	for _, r := range rules {
+		if !strings.HasPrefix(r, "allow") && !strings.HasPrefix(r, "deny") {
+			return fmt.Errorf("%q is no rule: want allow, deny, allow=CIDR[:PORTS], deny=CIDR[:PORTS] or allow-domain=NAME", r)
 		}
 	}
 	return nil

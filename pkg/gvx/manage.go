@@ -136,8 +136,14 @@ func parsePort(line string) (Port, error) {
 // [Config.Egress]. Connections that the new rules deny are ended.
 func (sb *Sandbox) SetEgress(ctx context.Context, rules ...string) error {
 	const op = "set egress rules"
+	if err := checkEgress(rules); err != nil {
+		return &Error{Kind: KindInvalid, Op: op, Err: err}
+	}
 	if err := sb.alive(op); err != nil {
 		return err
+	}
+	if len(rules) == 0 {
+		rules = []string{"allow"}
 	}
 	return sb.runtime.run(ctx, op, streams{}, append([]string{"network", "policy", sb.id, "set"}, rules...)...)
 }

@@ -103,6 +103,36 @@ func TestZeroBytesAreRefused(t *testing.T) {
 	}
 }
 
+// TestEgressRulesAreRulesOnly: neither flags nor names of files; none are those of
+// a sandbox that was given none.
+func TestEgressRulesAreRulesOnly(t *testing.T) {
+	told := filepath.Join(t.TempDir(), "told")
+	sb := &Sandbox{id: "id", runtime: peer(t, hello+"shift 2; echo \"$@\" > "+told), state: running, exited: make(chan struct{})}
+	for _, rule := range []string{"@/etc/passwd", "--help", "", "maybe"} {
+		if err := sb.SetEgress(t.Context(), rule); !errors.Is(err, ErrInvalid) {
+			t.Errorf("%q: %v", rule, err)
+		}
+		if err := (&Config{OCIImage: "i", Egress: []string{rule}}).check(); !errors.Is(err, ErrInvalid) {
+			t.Errorf("configuration, %q: %v", rule, err)
+		}
+	}
+	if err := sb.SetEgress(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if args, err := os.ReadFile(told); err != nil || string(args) != "network policy id set allow\n" {
+		t.Errorf("%q, %v", args, err)
+	}
+}
+
+// TestPortsSayOneThing: what would else be left out of a command line in silence.
+func TestPortsSayOneThing(t *testing.T) {
+	for _, p := range []Port{{Guest: 1, Transport: "sctp"}, {Guest: 1, Path: "/s", Transport: UDP}, {Guest: 1, Path: "/s", HostPort: 2}} {
+		if err := (&Config{OCIImage: "i", Publish: []Port{p}}).check(); !errors.Is(err, ErrInvalid) {
+			t.Errorf("%+v: %v", p, err)
+		}
+	}
+}
+
 // counted is a context that counts what waits for its end.
 type counted struct {
 	context.Context
