@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -224,6 +225,25 @@ func TestCloseEndsAGuestThatIgnoresSignals(t *testing.T) {
 		t.Error("wait after close told no error")
 	}
 	left()
+}
+
+// TestEveryCloseWaitsForTheEnd, not only the first of several at once.
+func TestEveryCloseWaitsForTheEnd(t *testing.T) {
+	w := setup(t)
+	before := w.traces(t)
+	sb := startSandbox(t, w.config("echo ready; sleep 1000"))
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			if err := sb.Close(); err != nil {
+				t.Error(err)
+			}
+			if left := slices.DeleteFunc(w.traces(t), func(s string) bool { return slices.Contains(before, s) }); len(left) > 0 {
+				t.Errorf("after Close there are still %q", left)
+			}
+		})
+	}
+	wg.Wait()
 }
 
 // TestInputThatNeverEndsHoldsNothing up.
