@@ -25,7 +25,7 @@ func Grow(path string, size int64) error {
 	if err != nil {
 		return fmt.Errorf("grow volume: %w", err)
 	}
-	err = fs.grow(size)
+	err = fs.Grow(size)
 	if e := fs.Close(); err == nil {
 		err = e
 	}
@@ -47,7 +47,9 @@ type growth struct {
 	freed  []disk.Range // what only a volume of mkfs.ext4 keeps
 }
 
-func (fs *FS) grow(size int64) error {
+// Grow is the function of that name for a volume that is open, and that nobody
+// else uses.
+func (fs *FS) Grow(size int64) error {
 	if why := fs.ReadOnly(); why != nil {
 		return fmt.Errorf("%w: %w", EROFS, why)
 	}

@@ -7,6 +7,7 @@ package ext4lite
 import (
 	"fmt"
 	"io"
+	"math"
 
 	"z.gfire.dev/gvx/ext4lite/internal/disk"
 )
@@ -39,8 +40,11 @@ func Probe(r io.ReaderAt) (Summary, error) {
 		return Summary{}, err
 	}
 	bs := int64(s.BlockSize())
+	if s.BlocksCount > math.MaxInt64/uint64(bs) {
+		return Summary{}, disk.Corrupt("superblock", "%d blocks of %d bytes", s.BlocksCount, bs)
+	}
 	return Summary{
-		UUID: s.UUID, Label: s.Label, SizeBytes: int64(s.BlocksCount) * bs, FreeBytes: int64(s.FreeBlocks) * bs,
+		UUID: s.UUID, Label: s.Label, SizeBytes: int64(s.BlocksCount) * bs, FreeBytes: int64(min(s.FreeBlocks, s.BlocksCount)) * bs,
 		Inodes: s.InodesCount, FreeInodes: s.FreeInodes, BlockSize: int(bs), Features: s.Features(), Made: Time{Sec: int64(s.MkfsTime)},
 		InUse: torn != nil || s.Incompat&disk.IncompatRecover != 0,
 	}, nil

@@ -64,3 +64,35 @@ func TestOpenOfAPipeReturns(t *testing.T) {
 		t.Errorf("a delta on a pipe: %v", err)
 	}
 }
+
+func FuzzProbe(f *testing.F) {
+	p, err := os.ReadFile(newVolume(f, 8<<20, ext4lite.MkfsOptions{}))
+	must(f, err)
+	f.Add(p[1024:2048])
+	f.Fuzz(func(t *testing.T, super []byte) {
+		s, err := ext4lite.Probe(bytes.NewReader(append(make([]byte, 1024), super...)))
+		if err == nil && (s.SizeBytes <= 0 || s.FreeBytes < 0 || s.FreeBytes > s.SizeBytes) {
+			t.Errorf("%d bytes, %d of them free", s.SizeBytes, s.FreeBytes)
+		}
+	})
+}
+
+// TestTheLargestVolumeHasASize: 2^48 blocks of 64 KiB are more bytes than a
+// number holds.
+func TestTheLargestVolumeHasASize(t *testing.T) {
+	p, err := os.ReadFile(newVolume(t, 8<<20, ext4lite.MkfsOptions{}))
+	must(t, err)
+	s := p[1024:2048]
+	for at, v := range map[int]uint32{
+		0x04: 0, 0x150: 1 << 16, // blocks
+		0x18: 6, 0x1C: 20, 0x20: 1 << 31, 0x24: 1 << 17, // sizes of blocks, clusters and groups
+		0x28: 256, 0x00: 1 << 25, 0x64: 0x200, // inodes, bigalloc
+	} {
+		for k := range 4 {
+			s[at+k] = byte(v >> (8 * k))
+		}
+	}
+	if got, err := ext4lite.Probe(bytes.NewReader(p)); err == nil || !strings.Contains(err.Error(), "blocks of 65536 bytes") {
+		t.Errorf("%+v, %v", got, err)
+	}
+}

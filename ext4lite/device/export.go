@@ -31,6 +31,9 @@ func SyncDir(dir string) error {
 		return nil // it has no such thing
 	}
 	d, err := os.Open(dir)
+	if errors.Is(err, os.ErrPermission) {
+		return nil // one that may be written, and not read: nothing can be done
+	}
 	if err != nil {
 		return err
 	}

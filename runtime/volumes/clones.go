@@ -42,7 +42,7 @@ func (s *Store) CloneDelta(base, clone Ref) error {
 		return s.volumeError("clone volume", base, err)
 	}
 	defer closeAll(files)
-	// Remembered first: a note without a clone is forgotten when it is read.
+	// Remembered first, while the base is locked: see rememberedClones.
 	s.remember(base.Path, clone.Path)
 	err = newFile(clone.Path, false, func(f *os.File) error { return delta.CreateOn(f, clone.Path, base.Path, files...) })
 	switch {
@@ -77,9 +77,10 @@ func pathKey(path string) string {
 	return hex.EncodeToString(sum[:keyBytes])
 }
 
-// rememberedClones lists the good clones that this store knows of. Notes about
-// clones that are gone are removed.
-func (s *Store) rememberedClones(base string) []string {
+// rememberedClones lists the good clones that this store knows of. With alone,
+// the caller has the base's lock alone, so that nobody makes a clone of it: then
+// notes whose clones are not there are about clones that are gone, and removed.
+func (s *Store) rememberedClones(base string, alone bool) []string {
 	dir := filepath.Join(s.root, dirClones)
 	if isMissing(dir) {
 		return nil
@@ -102,11 +103,11 @@ func (s *Store) rememberedClones(base string) []string {
 		}
 		if isCloneOf(string(path), base) {
 			clones = append(clones, string(path))
-		} else {
+		} else if alone {
 			os.Remove(note)
 		}
 	}
-	if len(clones) == 0 {
+	if alone && len(clones) == 0 {
 		os.Remove(dir)
 	}
 	return clones
@@ -114,8 +115,11 @@ func (s *Store) rememberedClones(base string) []string {
 
 // Clones lists the good clones of a volume: those that this store knows of, and
 // those beside the base and in the store.
-func (s *Store) Clones(base string) []string {
-	found := s.rememberedClones(base)
+func (s *Store) Clones(base string) []string { return s.clones(base, false) }
+
+// clones is Clones; alone as for rememberedClones.
+func (s *Store) clones(base string, alone bool) []string {
+	found := s.rememberedClones(base, alone)
 	for _, dir := range []string{filepath.Dir(base), s.root} {
 		d, err := os.Open(dir)
 		if err != nil {
@@ -134,44 +138,29 @@ func (s *Store) Clones(base string) []string {
 	return slices.Compact(found)
 }
 
-// isCloneOf says whether a file is a clone of a base that did not change since.
+// isCloneOf says whether a file is a clone of a base that did not change since,
+// or that has a part of the clone already: only the clone can mend that.
 func isCloneOf(path, base string) bool {
-	if fi, err := os.Stat(path); err != nil || !fi.Mode().IsRegular() {
-		return false
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return false
-	}
-	defer f.Close()
-	if !delta.IsDelta(f) {
-		return false
-	}
-	below, err := delta.BaseOf(f, path)
-	if err != nil {
-		return false
-	}
-	a, errA := os.Stat(below)
-	b, errB := os.Stat(base)
-	if errA != nil || errB != nil || !os.SameFile(a, b) {
-		return false
-	}
 	files, err := peek(path)
 	defer closeAll(files)
-	return err == nil && delta.Verify(files...) == nil
+	if err != nil || len(files) < 2 {
+		return false
+	}
+	below, err := files[1].Stat()
+	if err != nil {
+		return false
+	}
+	if named, err := os.Stat(base); err != nil || !os.SameFile(below, named) {
+		return false
+	}
+	err = delta.Verify(files...)
+	return err == nil || errors.Is(err, delta.ErrCommitCut)
 }
 
 // peek opens a volume's files, its own first, without locks: to look at headers.
 func peek(path string) (files []*os.File, err error) {
 	for range delta.MaxDepth + 1 {
-		fi, err := os.Stat(path)
-		if err != nil {
-			return files, err
-		}
-		if m := fi.Mode(); !m.IsRegular() && m&(os.ModeDevice|os.ModeCharDevice) != os.ModeDevice {
-			return files, &os.PathError{Op: "open", Path: path, Err: errNoFile}
-		}
-		f, err := os.Open(path)
+		f, err := device.OpenHost(path, device.ReadOnly)
 		if err != nil {
 			return files, err
 		}
@@ -185,5 +174,3 @@ func peek(path string) (files []*os.File, err error) {
 	}
 	return files, nil
 }
-
-var errNoFile = errors.New("it is no file: a volume lives in one")

@@ -90,7 +90,7 @@ func (s *Store) Flatten(r Ref, report Progress) error {
 	if len(files) == 1 {
 		return api.Errorf(api.KindState, "flatten volume %s: it is a plain volume already", r)
 	}
-	if clones := s.Clones(r.Path); len(clones) > 0 {
+	if clones := s.clones(r.Path, true); len(clones) > 0 {
 		return hasClones("flatten volume", r, clones)
 	}
 	src, err := delta.View(files...)
@@ -110,6 +110,10 @@ func (s *Store) Flatten(r Ref, report Progress) error {
 	if err == nil {
 		// Still locked: nobody has written the clone since it was read.
 		err = os.Rename(temp, r.Path)
+	}
+	if err == nil {
+		// Its base may be gone from now on.
+		err = syncName(r.Path, true)
 	}
 	return s.volumeError("flatten volume", r, err)
 }

@@ -36,10 +36,10 @@ func (s *Store) Create(r Ref, o CreateOptions) error {
 	case err != nil:
 		return s.volumeError("create volume", r, err)
 	}
-	if r.Name != "" && len(o.Labels) > 0 {
-		return s.writeLabels(r.Name, o.Labels)
+	if r.Name == "" {
+		return nil
 	}
-	return nil
+	return s.writeLabels(r.Name, o.Labels)
 }
 
 // format makes an empty volume in an empty file, which stays the caller's.

@@ -69,7 +69,7 @@ func (s *Store) CopyOut(r Ref, source, dest string, o CopyOptions) error {
 			func(w io.Writer) error { return fs.ExportInode(w, i, root) },
 			func(rd io.Reader) error {
 				return treecopy.Unpack(rd, dir, treecopy.UnpackOptions{Name: name, Owner: o.Archive, Xattrs: true, Sparse: true,
-					Skipped: func(name, why string) { s.warn("%s is left out: %s", name, why) }})
+					Skipped: func(name, why string) { s.warn("%q is left out: %s", name, why) }})
 			})
 	})
 }

@@ -9,8 +9,6 @@ import (
 	"errors"
 	"io/fs"
 	"os"
-	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -89,19 +87,12 @@ func (in *Info) look() error {
 
 // List returns the store's volumes by name.
 func (s *Store) List() ([]*Info, error) {
-	entries, err := os.ReadDir(s.root)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
+	names, err := s.names()
 	if err != nil {
 		return nil, hostError("list volumes", err)
 	}
 	var list []*Info
-	for _, e := range entries {
-		name, ok := strings.CutSuffix(e.Name(), convert.VolumeExt)
-		if !ok || convert.CheckVolumeName(name) != nil {
-			continue
-		}
+	for _, name := range names {
 		in, err := s.Inspect(Ref{Name: name, Path: s.file(name)})
 		if err != nil {
 			continue // removed meanwhile
@@ -113,10 +104,25 @@ func (s *Store) List() ([]*Info, error) {
 
 // Names lists the store's volumes and is cheaper than List.
 func (s *Store) Names() []string {
-	paths, _ := filepath.Glob(filepath.Join(s.root, "*"+convert.VolumeExt))
-	names := make([]string, 0, len(paths))
-	for _, p := range paths {
-		names = append(names, strings.TrimSuffix(filepath.Base(p), convert.VolumeExt))
+	names, err := s.names()
+	if err != nil {
+		s.warn("list volumes: %v", err)
 	}
-	return slices.DeleteFunc(names, func(n string) bool { return convert.CheckVolumeName(n) != nil })
+	return names
+}
+
+// names are those of the store's volumes, in order; none where there is no
+// store yet.
+func (s *Store) names() ([]string, error) {
+	entries, err := os.ReadDir(s.root)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var names []string
+	for _, e := range entries {
+		if name, ok := strings.CutSuffix(e.Name(), convert.VolumeExt); ok && convert.CheckVolumeName(name) == nil {
+			names = append(names, name)
+		}
+	}
+	return names, err
 }

@@ -31,7 +31,15 @@ type labelsFile struct {
 
 func (s *Store) labelsPath(name string) string { return filepath.Join(s.root, name+extLabels) }
 
+// writeLabels gives a new volume its labels, in the place of those of a former
+// one that was removed by other means.
 func (s *Store) writeLabels(name string, labels map[string]string) error {
+	if len(labels) == 0 {
+		if err := os.Remove(s.labelsPath(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return hostError("label volume "+name, err)
+		}
+		return nil
+	}
 	doc, err := json.Marshal(labelsFile{labelsVersion, labels})
 	if err == nil && len(doc) > maxLabelsBytes {
 		return api.Errorf(api.KindLimit, "label volume %s: %d bytes of labels, at most %d", name, len(doc), maxLabelsBytes)

@@ -48,7 +48,22 @@ func newFile(path string, durable bool, fill func(*os.File) error) error {
 	if err := finishFile(f, durable, fill); err != nil {
 		return err
 	}
-	return link(f, path)
+	if err := link(f, path); err != nil {
+		return err
+	}
+	return syncName(path, durable)
+}
+
+// syncName has a file's name survive a power cut, as the file does: what is
+// synced in a volume must be found again.
+func syncName(path string, durable bool) error {
+	if !durable {
+		return nil
+	}
+	if err := device.SyncDir(filepath.Dir(path)); err != nil {
+		return fmt.Errorf("write the name of %s to disk: %w", path, err)
+	}
+	return nil
 }
 
 // newNamed is newFile with a name from the start.
@@ -62,13 +77,17 @@ func newNamed(path string, durable bool, fill func(*os.File) error) error {
 	if err := finishFile(f, durable, fill); err != nil {
 		return err
 	}
-	// Not renamed: that would replace a file made meanwhile.
-	if err := os.Link(f.Name(), path); err == nil || errors.Is(err, os.ErrExist) {
+	// Not merely renamed: that would replace a file made meanwhile.
+	err = os.Link(f.Name(), path)
+	if err != nil && !errors.Is(err, os.ErrExist) {
+		// There are no hard links here.
+		f.Close()
+		err = renameNew(f.Name(), path)
+	}
+	if err != nil {
 		return err
 	}
-	// There are no hard links here.
-	f.Close()
-	return os.Rename(f.Name(), path)
+	return syncName(path, durable)
 }
 
 func finishFile(f *os.File, durable bool, fill func(*os.File) error) error {

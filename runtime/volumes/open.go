@@ -123,7 +123,7 @@ func (s *Store) check(o *Opened, v *convert.VolumeMount, access device.Access) e
 	if access == device.ReadOnly {
 		return nil
 	}
-	if clones := s.rememberedClones(o.Path); len(clones) > 0 {
+	if clones := s.rememberedClones(o.Path, true); len(clones) > 0 {
 		return hasClones("open volume", o.Ref, clones)
 	}
 	return nil
@@ -266,7 +266,10 @@ func (s *Store) checkKept(o *Opened, clone Ref, access device.Access) error {
 	if err := verify(o.Files); err != nil {
 		return s.volumeError("open clone", clone, err)
 	}
-	if clones := s.rememberedClones(clone.Path); access == device.ReadWrite && len(clones) > 0 {
+	if access == device.ReadOnly {
+		return nil
+	}
+	if clones := s.rememberedClones(clone.Path, true); len(clones) > 0 {
 		return hasClones("open clone", clone, clones)
 	}
 	return nil

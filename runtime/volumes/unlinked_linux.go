@@ -33,6 +33,18 @@ func link(f *os.File, path string) error {
 	return nil
 }
 
+// renameNew gives a file another name, which nothing has.
+func renameNew(from, to string) error {
+	err := unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, unix.RENAME_NOREPLACE)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EOPNOTSUPP):
+		return os.Rename(from, to) // the file system knows no better
+	}
+	return &os.LinkError{Op: "rename", Old: from, New: to, Err: err}
+}
+
 // canLink says that link works for what unlinked makes in a directory. It does
 // not for files that had a name and lost it.
 func canLink(dir string) bool {

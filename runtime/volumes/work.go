@@ -7,6 +7,7 @@ package volumes
 import (
 	"os"
 	"path/filepath"
+	"slices"
 
 	"z.gfire.dev/gvx/ext4lite"
 	"z.gfire.dev/gvx/ext4lite/delta"
@@ -21,9 +22,6 @@ func (s *Store) OpenFS(r Ref, write bool) (*ext4lite.FS, error) {
 	access := device.ReadOnly
 	if write {
 		access = device.ReadWrite
-		if clones := s.rememberedClones(r.Path); len(clones) > 0 {
-			return nil, hasClones("change volume", r, clones)
-		}
 	}
 	files, err := s.openChain(r, access)
 	if err != nil {
@@ -32,6 +30,16 @@ func (s *Store) OpenFS(r Ref, write bool) (*ext4lite.FS, error) {
 	dev, err := delta.Donated(access, files...)
 	if err != nil {
 		return nil, s.volumeError("open volume", r, err)
+	}
+	if _, err := ext4lite.Probe(dev); err != nil {
+		dev.Close()
+		return nil, s.volumeError("open volume", r, err)
+	}
+	if write { // Under the lock, which who makes a clone has too.
+		if clones := s.rememberedClones(r.Path, true); len(clones) > 0 {
+			dev.Close()
+			return nil, hasClones("change volume", r, clones)
+		}
 	}
 	fs, err := ext4lite.Open(dev, ext4lite.Options{ReadOnly: !write})
 	if err != nil {
@@ -82,16 +90,19 @@ func (s *Store) Resize(r Ref, sizeBytes int64) error {
 	case sizeBytes < in.Summary.SizeBytes:
 		return api.Errorf(api.KindUnsupported, "resize volume %s: it has %d bytes, %d are asked for: volumes are not made smaller: what is in it may lie anywhere, and being sparse it costs the host only what is in it ('rungv volume compact' gives back the rest)", r, in.Summary.SizeBytes, sizeBytes)
 	}
+	// Before the volume is opened, which is a change already.
 	if clones := s.Clones(r.Path); len(clones) > 0 {
 		return hasClones("resize volume", r, clones)
 	}
-	// The lock is Grow's own: this only waits for a sandbox on its way out.
-	files, err := s.openChain(r, device.ReadWrite)
+	fs, err := s.OpenFS(r, true)
 	if err != nil {
-		return s.volumeError("resize volume", r, err)
+		return err
 	}
-	closeAll(files)
-	return s.volumeError("resize volume", r, ext4lite.Grow(r.Path, sizeBytes))
+	err = fs.Grow(sizeBytes)
+	if e := fs.Close(); err == nil {
+		err = e
+	}
+	return s.volumeError("resize volume", r, err)
 }
 
 // Commit writes what a clone changed into its base, and removes the clone. The
@@ -107,26 +118,22 @@ func (s *Store) Commit(r Ref, report Progress) (base Ref, err error) {
 	if base, err = s.Resolve(in.Bases[0]); err != nil {
 		return Ref{}, err
 	}
-	if clones := s.Clones(r.Path); len(clones) > 0 {
+	var locked [2]*device.File
+	for k, v := range []Ref{r, base} {
+		if locked[k], err = s.lockWhole(v); err != nil {
+			return base, s.volumeError("commit volume "+r.String()+": open", v, err)
+		}
+		defer locked[k].Close()
+	}
+	// Nobody makes a clone of either now.
+	if clones := s.clones(r.Path, true); len(clones) > 0 {
 		return base, hasClones("commit volume", r, clones)
 	}
-	var others []string
-	for _, c := range s.Clones(base.Path) {
-		if !samePath(c, r.Path) {
-			others = append(others, c)
-		}
-	}
+	others := slices.DeleteFunc(s.clones(base.Path, true), func(c string) bool { return samePath(c, r.Path) })
 	if len(others) > 0 {
 		return base, hasClones("commit volume "+r.String()+" into", base, others)
 	}
-	for _, v := range []Ref{r, base} {
-		d, err := s.lockWhole(v)
-		if err != nil {
-			return base, s.volumeError("commit volume "+r.String()+": open", v, err)
-		}
-		d.Close() // Commit takes the lock itself: this waited, and knows whose it is.
-	}
-	if err := delta.Commit(r.Path, delta.Progress(report)); err != nil {
+	if err := delta.CommitOpen(locked[0], locked[1], r.Path, delta.Progress(report)); err != nil {
 		return base, s.volumeError("commit volume", r, err)
 	}
 	s.forget(r)
@@ -151,14 +158,14 @@ func (s *Store) Remove(r Ref) (freed int64, err error) {
 	if !fi.Mode().IsRegular() {
 		return 0, api.Errorf(api.KindInvalid, "remove volume %s: it is no file", r)
 	}
-	if clones := s.Clones(r.Path); len(clones) > 0 {
-		return 0, hasClones("remove volume", r, clones)
-	}
 	lock, err := s.lockWhole(r)
 	if err != nil {
 		return 0, s.volumeError("remove volume", r, err)
 	}
 	defer lock.Close()
+	if clones := s.clones(r.Path, true); len(clones) > 0 { // Under the lock, which who makes one has too.
+		return 0, hasClones("remove volume", r, clones)
+	}
 	if err := os.Remove(r.Path); err != nil {
 		return 0, s.volumeError("remove volume", r, err)
 	}
@@ -169,32 +176,35 @@ func (s *Store) Remove(r Ref) (freed int64, err error) {
 // Check looks for damage. A volume that was not closed is not looked at; with
 // replay it is closed first, which replayed reports.
 func (s *Store) Check(r Ref, replay bool) (report *fsck.Report, replayed bool, err error) {
-	files, err := s.openChain(r, device.ReadOnly)
+	dev, err := s.openDevice(r)
 	if err != nil {
-		return nil, false, s.volumeError("check volume", r, err)
+		return nil, false, err
 	}
-	dev, err := delta.Donated(device.ReadOnly, files...)
-	if err != nil {
-		return nil, false, s.volumeError("check volume", r, err)
-	}
-	defer func() { dev.Close() }()
 	if sum, e := ext4lite.Probe(dev); e == nil && sum.InUse && replay {
 		dev.Close()
 		if err := s.replay(r); err != nil {
 			return nil, false, err
 		}
 		replayed = true
-		if files, err = s.openChain(r, device.ReadOnly); err == nil {
-			dev, err = delta.Donated(device.ReadOnly, files...)
-		}
-		if err != nil {
-			return nil, replayed, s.volumeError("check volume", r, err)
+		if dev, err = s.openDevice(r); err != nil {
+			return nil, replayed, err
 		}
 	}
+	defer dev.Close()
 	if report, err = fsck.Check(dev); err != nil {
 		return report, replayed, s.volumeError("check volume", r, err)
 	}
 	return report, replayed, nil
+}
+
+// openDevice opens a volume's bytes, to look at them.
+func (s *Store) openDevice(r Ref) (device.Device, error) {
+	files, err := s.openChain(r, device.ReadOnly)
+	if err != nil {
+		return nil, s.volumeError("check volume", r, err)
+	}
+	dev, err := delta.Donated(device.ReadOnly, files...)
+	return dev, s.volumeError("check volume", r, err)
 }
 
 // replay opens a volume for writing and closes it.
