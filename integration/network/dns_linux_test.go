@@ -73,28 +73,17 @@ func startNameServer(t *testing.T) {
 			_, _ = pc.WriteTo(answer(buf[:n], false), from)
 		}
 	}()
-	l, err := net.Listen("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			var length [2]byte
-			if _, err := io.ReadFull(c, length[:]); err == nil {
-				query := make([]byte, binary.BigEndian.Uint16(length[:]))
-				if _, err := io.ReadFull(c, query); err == nil {
-					out := answer(query, true)
-					_, _ = c.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(out))), out...))
-				}
-			}
-			c.Close()
+	testbed.ServeTCP(t, address, func(c *net.TCPConn) {
+		var length [2]byte
+		if _, err := io.ReadFull(c, length[:]); err != nil {
+			return
 		}
-	}()
+		query := make([]byte, binary.BigEndian.Uint16(length[:]))
+		if _, err := io.ReadFull(c, query); err == nil {
+			out := answer(query, true)
+			_, _ = c.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(out))), out...))
+		}
+	})
 }
 
 // TestNames resolves names through the guest's name server.

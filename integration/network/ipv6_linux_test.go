@@ -29,24 +29,12 @@ func TestIPv6(t *testing.T) {
 ip -6 route add default dev lo
 ip -6 route add unreachable 2001:db8:1::/48
 ip -6 route add prohibit 2001:db8:2::/48`)
-	l, err := net.Listen("tcp", "[::]:8080")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			host, _, _ := net.SplitHostPort(c.RemoteAddr().String())
-			body := "from " + host
-			_, _ = io.ReadAtLeast(c, make([]byte, 1024), 4)
-			fmt.Fprintf(c, "HTTP/1.0 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
-			c.Close()
-		}
-	}()
+	testbed.ServeTCP(t, "[::]:8080", func(c *net.TCPConn) {
+		host, _, _ := net.SplitHostPort(c.RemoteAddr().String())
+		body := "from " + host
+		_, _ = io.ReadAtLeast(c, make([]byte, 1024), 4)
+		fmt.Fprintf(c, "HTTP/1.0 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+	})
 	expect(t, "fd67:7678::15/64", `ip -6 -o addr show eth0 | awk '{print $4}'`)
 	expect(t, "from 2001:db8::7", "curl -sS 'http://[2001:db8::7]:8080/'")
 	expect(t, "1 received", "ping -6 -c 1 -W 20 2001:db8::7 | grep -o '1 received'")

@@ -136,24 +136,7 @@ func allowed(t *testing.T, a net.Addr) (flag, address string) {
 // listen makes a TCP server on the host's loopback.
 func listen(t *testing.T, handle func(*net.TCPConn)) net.Addr {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				handle(c.(*net.TCPConn))
-			}()
-		}
-	}()
-	return l.Addr()
+	return testbed.ServeTCP(t, "127.0.0.1:0", handle)
 }
 
 // pattern is an endless stream of bytes that do not repeat soon.

@@ -3,7 +3,6 @@
 package network
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -133,23 +132,7 @@ func TestDomains(t *testing.T) {
 	isolate(t, "ip addr add 198.51.100.0/32 dev lo; ip addr add 198.51.100.1/32 dev lo")
 	startNameServer(t)
 	for _, a := range []string{"198.51.100.0:80", "198.51.100.1:80"} {
-		l, err := net.Listen("tcp", a)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { l.Close() })
-		go func() {
-			for {
-				c, err := l.Accept()
-				if errors.Is(err, net.ErrClosed) {
-					return
-				}
-				if err == nil {
-					_, _ = io.WriteString(c, "served")
-					c.Close()
-				}
-			}
-		}()
+		testbed.ServeTCP(t, a, func(c *net.TCPConn) { _, _ = io.WriteString(c, "served") })
 	}
 	flags := []string{"--dns", nameServer, "--egress", "allow-domain=*.allowed.test:80"}
 	get := func(to string) string {

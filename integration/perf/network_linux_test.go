@@ -105,27 +105,12 @@ type networkServer struct{ port string }
 
 func startNetworkServer(t *testing.T) networkServer {
 	t.Helper()
-	l, err := net.Listen("tcp", ":0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go serveNetwork(c.(*net.TCPConn))
-		}
-	}()
-	_, port, _ := net.SplitHostPort(l.Addr().String())
+	_, port, _ := net.SplitHostPort(testbed.ServeTCP(t, ":0", serveNetwork).String())
 	return networkServer{port}
 }
 
 // serveNetwork does what the first byte asks for: see netclient.
 func serveNetwork(c *net.TCPConn) {
-	defer c.Close()
 	ask := make([]byte, 1)
 	if _, err := io.ReadFull(c, ask); err != nil {
 		return
