@@ -23,7 +23,8 @@
 // host (but /proc/self/maps-like files that gVisor reads before step 4), dials
 // nobody and never imports host-side packages: a structure test enforces it.
 //
-// Lock order: sandbox.mu is a leaf; no gVisor lock is taken under it.
+// Lock order: execs.mu comes first; sandbox.mu is a leaf, no gVisor lock is taken
+// under it.
 package boot
 
 import (

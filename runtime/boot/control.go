@@ -146,7 +146,9 @@ func (s *service) Signal(_ context.Context, req *controlv1.SignalRequest) (*cont
 	}
 	info := &linux.SignalInfo{Signo: n}
 	if id := req.GetExec(); id != "" {
-		return &controlv1.SignalResponse{}, s.signalExec(id, req.GetTarget(), info)
+		return &controlv1.SignalResponse{}, s.sb.execs.with(id, func(e *execution) error {
+			return s.sb.signalExec(e, req.GetTarget(), info)
+		})
 	}
 	switch req.GetTarget() {
 	case controlv1.SignalRequest_INIT:
@@ -171,19 +173,15 @@ func (s *service) Signal(_ context.Context, req *controlv1.SignalRequest) (*cont
 }
 
 // signalExec signals an additional process, or its terminal's foreground.
-func (s *service) signalExec(id string, target controlv1.SignalRequest_Target, info *linux.SignalInfo) error {
-	e, err := s.find(id)
-	if err != nil {
-		return err
+func (sb *sandbox) signalExec(e *execution, target controlv1.SignalRequest_Target, info *linux.SignalInfo) error {
+	if target != controlv1.SignalRequest_FOREGROUND {
+		return sb.k.SendExternalSignalThreadGroup(e.tg, info)
 	}
-	if target == controlv1.SignalRequest_FOREGROUND {
-		if pg := e.tg.ProcessGroup(); e.terminal == nil && pg != nil {
-			e.ending.Store(true)
-			return s.sb.k.SendExternalSignalProcessGroup(pg, info)
-		}
-		return s.sb.signalForeground(e.tty(), e.tg, info)
+	if pg := e.tg.ProcessGroup(); e.terminal == nil && pg != nil {
+		e.ending.Store(true)
+		return sb.k.SendExternalSignalProcessGroup(pg, info)
 	}
-	return s.sb.k.SendExternalSignalThreadGroup(e.tg, info)
+	return sb.signalForeground(e.tty(), e.tg, info)
 }
 
 // signalForeground signals the foreground process group of a terminal, or the
@@ -206,14 +204,12 @@ func (s *service) Resize(_ context.Context, req *controlv1.ResizeRequest) (*cont
 		return nil, err
 	}
 	if id := req.GetExec(); id != "" {
-		e, err := s.find(id)
-		if err == nil {
-			err = e.resize(req.GetRows(), req.GetColumns())
-		}
-		if err == nil {
-			err = s.sb.signalForeground(e.tty(), e.tg, &linux.SignalInfo{Signo: int32(linux.SIGWINCH)})
-		}
-		return &controlv1.ResizeResponse{}, err
+		return &controlv1.ResizeResponse{}, s.sb.execs.with(id, func(e *execution) error {
+			if err := e.resize(req.GetRows(), req.GetColumns()); err != nil {
+				return err
+			}
+			return s.sb.signalForeground(e.tty(), e.tg, &linux.SignalInfo{Signo: int32(linux.SIGWINCH)})
+		})
 	}
 	if c.tty == nil {
 		return nil, api.Errorf(api.KindState, "container %s has no terminal", c.spec.ID)

@@ -58,11 +58,11 @@ func (sb *sandbox) watchCPU() {
 		time.Sleep(cpuTick)
 		quota := cpuQuota(sb.cpu.millis.Load())
 		if quota != budget.quota {
-			if quota == 0 {
-				time.Sleep(cpuPeriod)
-				continue
-			}
 			budget = newCPUBudget(quota, sb.cpuUsed())
+		}
+		if quota == 0 {
+			time.Sleep(cpuPeriod)
+			continue
 		}
 		pause := budget.spend(sb.cpuUsed(), cpuTick)
 		if pause <= 0 {

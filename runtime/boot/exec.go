@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -27,7 +26,7 @@ import (
 )
 
 const (
-	// maxExecs bounds additional processes that have clients: each holds
+	// maxExecs bounds additional processes: each that has a client holds
 	// descriptors of the sandbox.
 	maxExecs = 1024
 	// killRounds bounds how often what a dead client's process began is looked
@@ -56,10 +55,47 @@ type execution struct {
 	ending atomic.Bool
 }
 
-// execs are the additional processes that run, by the ids of their clients.
+// execs are the additional processes that run, by the ids of their clients. One
+// that is nil is being made.
 type execs struct {
+	// mu keeps a process' terminal open for who uses it. It comes before all
+	// locks of gVisor's.
 	mu   sync.Mutex
 	byID map[string]*execution
+}
+
+// reserve takes an id, and a place, for a process that is about to be made.
+func (x *execs) reserve(id string) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if _, taken := x.byID[id]; taken {
+		return api.Errorf(api.KindExists, "exec: its id is in use")
+	}
+	if len(x.byID) >= maxExecs {
+		return api.Errorf(api.KindLimit, "exec: %d additional processes already run", len(x.byID))
+	}
+	if x.byID == nil {
+		x.byID = make(map[string]*execution)
+	}
+	x.byID[id] = nil
+	return nil
+}
+
+// forget gives an id back.
+func (x *execs) forget(id string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	delete(x.byID, id)
+}
+
+// with calls f with a running process.
+func (x *execs) with(id string, f func(*execution) error) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if e := x.byID[id]; e != nil {
+		return f(e)
+	}
+	return api.Errorf(api.KindState, "exec: the process has ended")
 }
 
 // Exec implements controlv1.SandboxService.
@@ -75,15 +111,21 @@ func (s *service) Exec(ctx context.Context, req *controlv1.ExecRequest) (*contro
 	if err != nil {
 		return nil, err
 	}
+	id := req.GetExec()
+	if err := s.sb.execs.reserve(id); err != nil {
+		return nil, err
+	}
 	e, err := s.sb.startExec(ctx, c, init, p, req)
 	if err != nil {
+		s.sb.execs.forget(id)
 		return nil, err
 	}
 	resp := &controlv1.ExecResponse{Pid: int32(e.pid)}
 	exited := make(chan struct{})
 	go func() {
 		e.tg.WaitExited()
-		s.sb.forgetExec(req.GetExec(), e)
+		s.sb.execs.forget(id)
+		e.release()
 		close(exited)
 	}()
 	if req.GetDetach() {
@@ -153,14 +195,6 @@ func (sb *sandbox) startExec(ctx context.Context, c *container, init *kernel.Thr
 	}
 	sb.execs.mu.Lock()
 	defer sb.execs.mu.Unlock()
-	if len(sb.execs.byID) >= maxExecs || sb.execs.byID[req.GetExec()] != nil {
-		// It has been created and never ran.
-		sb.killExec(e)
-		return nil, api.Errorf(api.KindLimit, "exec: %d processes with clients already run", len(sb.execs.byID))
-	}
-	if sb.execs.byID == nil {
-		sb.execs.byID = make(map[string]*execution)
-	}
 	sb.execs.byID[req.GetExec()] = e
 	if e.terminal != nil && req.GetRows() > 0 {
 		_ = e.resize(req.GetRows(), req.GetColumns())
@@ -252,19 +286,9 @@ func (sb *sandbox) createExec(x *container, init *kernel.ThreadGroup, e *executi
 // unlike the first process' makes no directory.
 func (sb *sandbox) prepareExec(m *mounter, x *container, owned *fdOwner, program int) error {
 	p := &x.spec.Process
-	acc, err := m.resolveAccount(p)
-	if err != nil {
-		return err
-	}
-	caps, err := taskCapabilities(p.Capabilities, acc.uid)
-	if err != nil {
-		return err
-	}
 	args := x.args
-	args.Credentials = auth.NewUserCredentials(auth.KUID(acc.uid), auth.KGID(acc.gid), acc.groups, caps, sb.userns)
-	args.Argv, args.Envv = p.Args, completeEnv(p.Env, acc.home)
-	args.WorkingDirectory, args.NoNewPrivs = path.Clean(p.Cwd), p.NoNewPrivileges
-	if args.Limits, err = limitSet(p.Rlimits); err != nil {
+	acc, err := m.describeProcess(p, &args)
+	if err != nil {
 		return err
 	}
 	st, err := m.vfs.StatAt(m.ctx, m.creds, m.at(args.WorkingDirectory), &vfs.StatOptions{Mask: linux.STATX_TYPE})
@@ -287,8 +311,9 @@ func (sb *sandbox) prepareExec(m *mounter, x *container, owned *fdOwner, program
 	x.args = args
 	if p.StdinFD == api.NoFD {
 		err = sb.nullStdio(m, x)
-	} else if err = sb.importStdio(x, acc); err == nil {
+	} else {
 		owned.gave(int(p.StdinFD), int(p.StdoutFD), int(p.StderrFD))
+		err = sb.importStdio(x, acc)
 	}
 	if err != nil && x.initFile != nil {
 		x.initFile.DecRef(m.ctx)
@@ -351,15 +376,7 @@ func exitStatus(tg *kernel.ThreadGroup) api.ExitStatus {
 	return api.ExitStatus{Code: int(status.ExitStatus())}
 }
 
-// forgetExec lets go of a process that has ended.
-func (sb *sandbox) forgetExec(id string, e *execution) {
-	sb.execs.mu.Lock()
-	delete(sb.execs.byID, id)
-	sb.execs.mu.Unlock()
-	e.release()
-}
-
-// release closes what the execution holds, once nobody resizes it any more.
+// release closes what the execution holds, once nobody finds it any more.
 func (e *execution) release() {
 	if e.terminal != nil {
 		e.terminal.DecRef(e.tg.Leader().Kernel().SupervisorContext())
@@ -386,24 +403,12 @@ func (e *execution) detach() {
 	})
 }
 
-// find returns a running execution by its client's id.
-func (s *service) find(id string) (*execution, error) {
-	s.sb.execs.mu.Lock()
-	defer s.sb.execs.mu.Unlock()
-	if e := s.sb.execs.byID[id]; e != nil {
-		return e, nil
-	}
-	return nil, api.Errorf(api.KindState, "exec: the process has ended")
-}
-
 // Detach implements controlv1.SandboxService.
 func (s *service) Detach(_ context.Context, req *controlv1.DetachRequest) (*controlv1.DetachResponse, error) {
-	e, err := s.find(req.GetExec())
-	if err != nil {
-		return nil, err
-	}
-	e.detach()
-	return &controlv1.DetachResponse{}, nil
+	return &controlv1.DetachResponse{}, s.sb.execs.with(req.GetExec(), func(e *execution) error {
+		e.detach()
+		return nil
+	})
 }
 
 // resize sets the size of the process' terminal.

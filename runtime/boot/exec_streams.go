@@ -147,17 +147,21 @@ func (s *streamSets) take(ctx context.Context, id string) (streamSet, error) {
 	}
 }
 
-// check refuses descriptors that block: the Sentry would set their mode, which
-// the allow-list denies, and that would end the sandbox. A program, which comes
-// last, is a file and never blocks.
+// check refuses descriptors of kinds that no client of ours sends, and such that
+// block: what the Sentry would ask of them the allow-list denies, and that would
+// end the sandbox. A program, which comes last, is a file and never blocks.
 func (s streamSet) check() error {
 	for _, fd := range s.fds {
 		var st unix.Stat_t
 		if err := unix.Fstat(fd, &st); err != nil {
 			return fmt.Errorf("exec: stream: %w", err)
 		}
-		if st.Mode&unix.S_IFMT == unix.S_IFREG {
+		switch st.Mode & unix.S_IFMT {
+		case unix.S_IFREG:
 			continue
+		case unix.S_IFIFO, unix.S_IFCHR:
+		default:
+			return api.Errorf(api.KindInvalid, "exec: a stream is neither a pipe nor a terminal nor a file")
 		}
 		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
 		if err != nil || flags&unix.O_NONBLOCK == 0 {

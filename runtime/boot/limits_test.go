@@ -32,6 +32,18 @@ func TestMemoryPollIntervalShrinksWithHeadroom(t *testing.T) {
 	}
 }
 
+// TestNoMemoryLimitIsRarelyLookedAt: one that was taken away costs as little as
+// one that is far.
+func TestNoMemoryLimitIsRarelyLookedAt(t *testing.T) {
+	var m memoryEnforcer
+	for limit, want := range map[uint64]time.Duration{0: memoryPollMax, 1 << 30: memoryPollMin, 1 << 40: memoryPollMax} {
+		m.limit.Store(limit)
+		if d := memoryPollInterval(m.headroom(1 << 30)); d != want {
+			t.Errorf("limit %d: %v, want %v", limit, d, want)
+		}
+	}
+}
+
 // TestCPUBudgetHoldsTheShare runs a guest that wants all it can get against
 // the budget, in simulated time, and measures what it got.
 func TestCPUBudgetHoldsTheShare(t *testing.T) {

@@ -3,6 +3,7 @@
 package boot
 
 import (
+	"math"
 	"runtime"
 	"runtime/metrics"
 	"sync"
@@ -130,9 +131,17 @@ func (sb *sandbox) watchMemory() {
 			sb.killLargest(used)
 			continue
 		}
-		limit := m.limit.Load()
-		time.Sleep(memoryPollInterval(limit - min(used, limit)))
+		time.Sleep(memoryPollInterval(m.headroom(used)))
 	}
+}
+
+// headroom is how much guests may take beyond used: without a limit, any amount.
+func (m *memoryEnforcer) headroom(used uint64) uint64 {
+	limit := m.limit.Load()
+	if limit == 0 {
+		return math.MaxUint64
+	}
+	return limit - min(used, limit)
 }
 
 // memoryPollInterval is how long usage may go unseen with headroom bytes left.

@@ -114,21 +114,9 @@ func (sb *sandbox) processArgs(spec *api.Container, creds *auth.Credentials) ker
 // c.args comes with the container's namespaces.
 func (sb *sandbox) prepareProcess(m *mounter, c *container) error {
 	p := &c.spec.Process
-	acc, err := m.resolveAccount(p)
-	if err != nil {
-		return err
-	}
-	caps, err := taskCapabilities(p.Capabilities, acc.uid)
-	if err != nil {
-		return err
-	}
 	args := c.args
-	args.Credentials = auth.NewUserCredentials(auth.KUID(acc.uid), auth.KGID(acc.gid), acc.groups, caps, sb.userns)
-	args.Argv = p.Args
-	args.Envv = completeEnv(p.Env, acc.home)
-	args.WorkingDirectory = path.Clean(p.Cwd)
-	args.NoNewPrivs = p.NoNewPrivileges
-	if args.Limits, err = limitSet(p.Rlimits); err != nil {
+	acc, err := m.describeProcess(p, &args)
+	if err != nil {
 		return err
 	}
 	if err := m.makeDirectories(args.WorkingDirectory); err != nil {
@@ -151,7 +139,26 @@ func (sb *sandbox) prepareProcess(m *mounter, c *container) error {
 	return sb.prepareInit(c)
 }
 
-// importStdio makes the process' descriptor table from the donated streams.
+// describeProcess resolves user, limits and environment of a process into args,
+// and returns the user.
+func (m *mounter) describeProcess(p *api.Process, args *kernel.CreateProcessArgs) (*account, error) {
+	acc, err := m.resolveAccount(p)
+	if err != nil {
+		return nil, err
+	}
+	caps, err := taskCapabilities(p.Capabilities, acc.uid)
+	if err != nil {
+		return nil, err
+	}
+	args.Credentials = auth.NewUserCredentials(auth.KUID(acc.uid), auth.KGID(acc.gid), acc.groups, caps, m.sb.userns)
+	args.Argv, args.Envv = p.Args, completeEnv(p.Env, acc.home)
+	args.WorkingDirectory, args.NoNewPrivs = path.Clean(p.Cwd), p.NoNewPrivileges
+	args.Limits, err = limitSet(p.Rlimits)
+	return acc, err
+}
+
+// importStdio makes the process' descriptor table from the donated streams, and
+// owns these whatever happens.
 func (sb *sandbox) importStdio(c *container, acc *account) error {
 	p := &c.spec.Process
 	in := fd.New(int(p.StdinFD))
@@ -171,6 +178,11 @@ func (sb *sandbox) importStdio(c *container, acc *account) error {
 	})
 	if err != nil {
 		table.DecRef(ctx)
+		// What was not imported: later, their finalizers would close other files'
+		// descriptors.
+		for _, f := range []*fd.FD{in, out, errs} {
+			_ = f.Close()
+		}
 		return fmt.Errorf("import standard streams: %w", err)
 	}
 	blockingStdio(ctx, c.args.Credentials, table)

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package boot
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"z.gfire.dev/gvx/runtime/api"
+	"z.gfire.dev/gvx/runtime/control"
+)
+
+// execID is an id of the right length.
+func execID(n int) string { return fmt.Sprintf("%0*d", control.ExecIDBytes, n) }
+
+// handedPipe makes a pipe, of which one end is handed over, and returns the other.
+func handedPipe(t *testing.T, flags int) (given int, ours *os.File) {
+	t.Helper()
+	var fds [2]int
+	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC|flags); err != nil {
+		t.Fatal(err)
+	}
+	ours = os.NewFile(uintptr(fds[0]), "pipe")
+	t.Cleanup(func() { ours.Close() })
+	return fds[1], ours
+}
+
+// closed fails unless all writers of a pipe are gone.
+func closed(t *testing.T, what string, f *os.File) {
+	t.Helper()
+	if _, err := f.Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("%s: its descriptor is still open: %v", what, err)
+	}
+}
+
+// TestStreamsThatNobodyAsksFor: whatever a client sends, no more is kept than the
+// limit, and what is not kept is closed.
+func TestStreamsThatNobodyAsksFor(t *testing.T) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fds[0])
+	sb := &sandbox{spec: &api.Sandbox{StreamsFD: api.FD(fds[1])}}
+	if err := sb.receiveStreams(); err != nil {
+		t.Fatal(err)
+	}
+	send := func(id string, copies int) *os.File {
+		given, ours := handedPipe(t, 0)
+		defer unix.Close(given)
+		list := make([]int, copies)
+		for i := range list {
+			list[i] = given
+		}
+		if err := unix.Sendmsg(fds[0], []byte(id), unix.UnixRights(list...), nil, 0); err != nil {
+			t.Fatal(err)
+		}
+		return ours
+	}
+	closed(t, "a short id", send("short", 1))
+	closed(t, "a long id", send(strings.Repeat("x", 2*control.ExecIDBytes), 1))
+	closed(t, "too many", send(execID(0), control.MaxExecFiles+5))
+	first := send(execID(1), 3)
+	second := send(execID(1), 3)
+	closed(t, "replaced by its own client", first)
+	for i := range maxPendingStreams - 1 {
+		send(execID(2+i), 1)
+	}
+	closed(t, "one more than are kept", send(execID(1000), 1))
+
+	set, err := sb.streams.take(t.Context(), execID(1))
+	if api.KindOf(err) != api.KindInvalid || len(set.fds) != 3 {
+		t.Errorf("in blocking mode: %d descriptors, %v", len(set.fds), err)
+	}
+	set.close()
+	closed(t, "given up", second)
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := sb.streams.take(gone, execID(1)); err == nil {
+		t.Error("taken twice")
+	}
+}
+
+// TestStreamsOfOtherKinds: what the Sentry would treat as something else than a
+// stream never reaches it.
+func TestStreamsOfOtherKinds(t *testing.T) {
+	pipe, _ := handedPipe(t, unix.O_NONBLOCK)
+	file, err := os.Open("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	good := streamSet{fds: []int{pipe, int(file.Fd())}}
+	if err := good.check(); err != nil {
+		t.Errorf("a pipe and a file: %v", err)
+	}
+	unix.Close(pipe)
+	socket, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(socket)
+	event, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(event)
+	for _, fd := range []int{socket, event} {
+		bad := streamSet{fds: []int{fd}}
+		if err := bad.check(); api.KindOf(err) != api.KindInvalid {
+			t.Errorf("descriptor %d: %v", fd, err)
+		}
+	}
+}
+
+// TestExecIDsAreReserved: before a process is made its id and its place are taken,
+// so that none is made that cannot run.
+func TestExecIDsAreReserved(t *testing.T) {
+	var x execs
+	for i := range maxExecs {
+		if err := x.reserve(execID(i)); err != nil {
+			t.Fatal(i, err)
+		}
+	}
+	if err := x.reserve(execID(0)); api.KindOf(err) != api.KindExists {
+		t.Errorf("the same again: %v", err)
+	}
+	if err := x.reserve(execID(maxExecs)); api.KindOf(err) != api.KindLimit {
+		t.Errorf("one more: %v", err)
+	}
+	found := func(*execution) error { return nil }
+	if err := x.with(execID(0), found); api.KindOf(err) != api.KindState {
+		t.Errorf("one that is being made: %v", err)
+	}
+	x.byID[execID(0)] = &execution{}
+	if err := x.with(execID(0), found); err != nil {
+		t.Errorf("one that runs: %v", err)
+	}
+	x.forget(execID(0))
+	if err := x.reserve(execID(0)); err != nil {
+		t.Errorf("one that has ended: %v", err)
+	}
+}
