@@ -218,18 +218,6 @@ func configured(t testing.TB, image v1.Image) v1.Image {
 		&tar.Header{Name: "etc/docker/daemon.json", Mode: 0o644}, text))
 }
 
-// wgetAgain asks again where a connection was reset: in a sandbox busybox' httpd
-// resets one now and then before its answer is read. That is a known gap; the
-// checks are about other things.
-const wgetAgain = `#!/bin/sh
-for i in 1 2 3 4; do
-	{ err=$(/bin/busybox wget "$@" 2>&1 1>&3); code=$?; } 3>&1
-	case $err in *"reset by peer"*) ;; *) break ;; esac
-done
-[ -z "$err" ] || echo "$err" >&2
-exit $code
-`
-
 // busybox is the smallest image there is with a shell: Debian's static busybox.
 func busybox(t testing.TB) v1.Image {
 	t.Helper()
@@ -251,9 +239,7 @@ func busybox(t testing.TB) v1.Image {
 		&tar.Header{Name: "etc/passwd", Mode: 0o644}, "root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000:user:/tmp:/bin/sh\n",
 		&tar.Header{Name: "etc/group", Mode: 0o644}, "root:x:0:\nuser:x:1000:\n")
 	for _, applet := range strings.Fields(string(applets)) {
-		if applet == "wget" {
-			parts = append(parts, &tar.Header{Name: "bin/wget", Mode: 0o755}, wgetAgain)
-		} else if applet != "busybox" {
+		if applet != "busybox" {
 			parts = append(parts, &tar.Header{Name: "bin/" + applet, Typeflag: tar.TypeSymlink, Linkname: "busybox"})
 		}
 	}

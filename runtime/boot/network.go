@@ -66,7 +66,7 @@ func (sb *sandbox) newRootNetworkNamespace(clock tcpip.Clock, userns *auth.UserN
 // CreateStack implements inet.NetworkStackCreator.
 func (m *stackMaker) CreateStack() (inet.Stack, error) {
 	s := stack.New(stack.Options{
-		NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol, ipv6.NewProtocol, arp.NewProtocol},
+		NetworkProtocols:   []stack.NetworkProtocolFactory{addressedIPv4, addressedIPv6, arp.NewProtocol},
 		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol, icmp.NewProtocol4, icmp.NewProtocol6},
 		Clock:              m.clock,
 		Stats:              netstack.Metrics,
