@@ -154,16 +154,21 @@ func (a *attachment) run() (exit api.ExitStatus, detached bool, err error) {
 // receive delivers the guest's output until it has ended.
 func (a *attachment) receive() (api.ExitStatus, error) {
 	buf := new([maxFrameBytes]byte)
+	ready := false
 	for {
 		t, payload, err := readFrame(a.conn, buf)
 		if err != nil {
 			if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.ECONNRESET) {
 				err = api.Errorf(api.KindState, "the container's supervisor has ended")
+				if !ready {
+					err = api.Errorf(api.KindState, "the container has ended, or %d clients are attached already", maxAttached)
+				}
 			}
 			return api.ExitStatus{Code: exitSignalBase + signalKill}, err
 		}
 		switch t {
 		case frameReady:
+			ready = true
 			if a.o.Ready != nil {
 				a.o.Ready()
 			}

@@ -28,6 +28,9 @@ const (
 	// maxAttached bounds clients: each costs the launcher a goroutine and a
 	// buffer.
 	maxAttached = 64
+	// acceptPause is how long nobody is let in when that has failed: descriptors
+	// may be short for a moment.
+	acceptPause = 100 * time.Millisecond
 )
 
 // hub carries a detached container's streams.
@@ -42,8 +45,11 @@ type hub struct {
 
 	mu      sync.Mutex
 	clients map[net.Conn]struct{}
-	resize  func(rows, columns uint16)
-	ended   bool
+	// served counts the goroutines of clients: one that has gone may have left
+	// input that the guest does not take.
+	served int
+	resize func(rows, columns uint16)
+	ended  bool
 }
 
 // newHub makes the hub of a container with the options o, and puts it into o in
@@ -88,11 +94,15 @@ func (h *hub) bind(resize func(rows, columns uint16)) {
 func (h *hub) accept() {
 	for {
 		conn, err := h.listener.Accept()
-		if err != nil {
+		if errors.Is(err, net.ErrClosed) {
 			return
 		}
+		if err != nil {
+			time.Sleep(acceptPause)
+			continue
+		}
 		h.mu.Lock()
-		ok := !h.ended && len(h.clients) < maxAttached
+		ok := !h.ended && h.served < maxAttached
 		if ok {
 			// Under the lock: no output comes between.
 			conn.SetWriteDeadline(time.Now().Add(attachPatience))
@@ -100,6 +110,7 @@ func (h *hub) accept() {
 		}
 		if ok {
 			h.clients[conn] = struct{}{}
+			h.served++
 		}
 		h.mu.Unlock()
 		if !ok {
@@ -141,6 +152,7 @@ func (h *hub) serve(conn net.Conn) {
 func (h *hub) drop(conn net.Conn) {
 	h.mu.Lock()
 	delete(h.clients, conn)
+	h.served--
 	h.mu.Unlock()
 	conn.Close()
 }
