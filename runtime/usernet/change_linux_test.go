@@ -185,13 +185,13 @@ func TestClosedGivesBack(t *testing.T) {
 // TestGivenBackTooSoon: a connection that is given back before it has been sent
 // is closed after that, so that its number is nobody else's meanwhile.
 func TestGivenBackTooSoon(t *testing.T) {
-	fds, err := newFlows()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, giveBack := range map[string]func(){
-		"by the sandbox": func() { fds.remove(1, netwire.TCP) }, "at the end": fds.closeAll,
+	for name, giveBack := range map[string]func(*flows){
+		"by the sandbox": func(fds *flows) { fds.remove(1, netwire.TCP) }, "at the end": (*flows).closeAll,
 	} {
+		fds, err := newFlows()
+		if err != nil {
+			t.Fatal(err)
+		}
 		near, far, err := socketpair(unix.SOCK_STREAM)
 		if err != nil {
 			t.Fatal(err)
@@ -206,7 +206,7 @@ func TestGivenBackTooSoon(t *testing.T) {
 		if result := fds.add(1, f, func() bool { return true }); result != netwire.OK {
 			t.Fatal(result)
 		}
-		giveBack()
+		giveBack(fds)
 		if _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != nil {
 			t.Errorf("%s: closed while it is sent: %v", name, err)
 		}
