@@ -9,13 +9,19 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"z.gfire.dev/gvx/ext4lite/internal/disk"
 )
 
-// maxFollow bounds how many symbolic links one path may lead through.
-const maxFollow = 40
+const (
+	// maxFollow bounds how many symbolic links one path may lead through.
+	maxFollow = 40
+	// maxDepth bounds recursions: a volume's directories may be nested deeper
+	// than any path can name, or be in themselves.
+	maxDepth = 4096
+)
 
 // Walk finds the inode at a slash-separated path from the root.
 func (fs *FS) Walk(path string) (*Inode, error) { return fs.walk(path, false) }
@@ -152,7 +158,12 @@ func (i *Inode) Reader() io.Reader { return io.NewSectionReader(i, 0, i.Attr().S
 
 // RemoveAll removes a name and all that is below it. One that is not there is
 // no error.
-func (i *Inode) RemoveAll(name string) error {
+func (i *Inode) RemoveAll(name string) error { return i.removeAll(name, 0) }
+
+func (i *Inode) removeAll(name string, depth int) error {
+	if depth > maxDepth {
+		return failName("remove", name, fmt.Errorf("directories are nested too deep: %w", ELOOP))
+	}
 	child, err := i.Lookup(name)
 	if errors.Is(err, ENOENT) {
 		return nil
@@ -162,7 +173,7 @@ func (i *Inode) RemoveAll(name string) error {
 	}
 	dir := child.Mode()&ModeType == disk.ModeDir
 	if dir {
-		err = child.removeContents()
+		err = child.removeContents(depth + 1)
 	}
 	child.Release()
 	if err != nil {
@@ -174,20 +185,28 @@ func (i *Inode) RemoveAll(name string) error {
 	return i.Unlink(name)
 }
 
-func (i *Inode) removeContents() error {
-	var names []string
-	if err := i.ReadDir(0, func(e DirEntry) bool {
-		if !dots(e.Name) {
-			names = append(names, e.Name)
-		}
-		return true
-	}); err != nil {
+func (i *Inode) removeContents(depth int) error {
+	names, err := i.Names()
+	if err != nil {
 		return err
 	}
 	for _, n := range names {
-		if err := i.RemoveAll(n); err != nil {
+		if err := i.removeAll(n, depth); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// Names lists what is in a directory, in order, without "." and "..".
+func (i *Inode) Names() ([]string, error) {
+	var names []string
+	err := i.ReadDir(0, func(e DirEntry) bool {
+		if !dots(e.Name) {
+			names = append(names, e.Name)
+		}
+		return true
+	})
+	slices.Sort(names)
+	return names, err
 }

@@ -20,11 +20,11 @@ import (
 
 const (
 	// paxXattr is the prefix GNU tar and others keep attributes under.
-	paxXattr = "SCHILY.xattr."
-	// maxTarDepth bounds the recursion of an export: a volume's directories
-	// may be nested deeper than any path can name.
-	maxTarDepth = 4096
-	tarBuffer   = 1 << 20
+	paxXattr  = "SCHILY.xattr."
+	tarBuffer = 1 << 20
+	// maxTarNames bounds, in bytes, what is remembered of files with several
+	// names. Those that come later are written once for each.
+	maxTarNames = 256 << 20
 )
 
 // Export writes the file or tree at a path to w as a tar archive. Names in it
@@ -47,7 +47,7 @@ func (fs *FS) Export(w io.Writer, root string) error {
 
 // ExportInode writes a file or a tree as a tar archive, under a name.
 func (fs *FS) ExportInode(w io.Writer, i *Inode, name string) error {
-	e := &exporter{w: tar.NewWriter(w), seen: map[uint32]string{}, buf: make([]byte, tarBuffer)}
+	e := &exporter{w: tar.NewWriter(w), seen: map[uint32]string{}, dirs: map[uint32]struct{}{}, buf: make([]byte, tarBuffer)}
 	if err := e.file(i, name, 0); err != nil {
 		return err
 	}
@@ -57,6 +57,8 @@ func (fs *FS) ExportInode(w io.Writer, i *Inode, name string) error {
 type exporter struct {
 	w    *tar.Writer
 	seen map[uint32]string // first name of a file with several
+	kept int               // bytes of them
+	dirs map[uint32]struct{}
 	buf  []byte
 }
 
@@ -66,7 +68,7 @@ var tarType = map[uint16]byte{
 }
 
 func (e *exporter) file(i *Inode, name string, depth int) error {
-	if depth > maxTarDepth {
+	if depth > maxDepth {
 		return fmt.Errorf("%q: directories are nested too deep: %w", name, ELOOP)
 	}
 	a := i.Attr()
@@ -80,8 +82,13 @@ func (e *exporter) file(i *Inode, name string, depth int) error {
 		h.Typeflag, h.Linkname = tar.TypeLink, first
 		return e.w.WriteHeader(h)
 	}
-	if a.Links > 1 && typ != tar.TypeDir {
-		e.seen[a.Ino] = name
+	if _, again := e.dirs[a.Ino]; again {
+		return disk.Corrupt(fmt.Sprintf("directory %q", name), "it has several names")
+	}
+	if typ == tar.TypeDir {
+		e.dirs[a.Ino] = struct{}{} // else one that is in itself would have no end
+	} else if a.Links > 1 && e.kept+len(name) <= maxTarNames {
+		e.seen[a.Ino], e.kept = name, e.kept+len(name)
 	}
 	names, err := i.ListXattrs()
 	if err != nil {
@@ -119,16 +126,10 @@ func (e *exporter) file(i *Inode, name string, depth int) error {
 }
 
 func (e *exporter) children(i *Inode, name string, depth int) error {
-	var names []string
-	if err := i.ReadDir(0, func(d DirEntry) bool {
-		if !dots(d.Name) {
-			names = append(names, d.Name)
-		}
-		return true
-	}); err != nil {
+	names, err := i.Names()
+	if err != nil {
 		return err
 	}
-	slices.Sort(names)
 	for _, n := range names {
 		k, err := i.Lookup(n)
 		if err != nil {

@@ -40,7 +40,7 @@ func (s *Store) Tree(r Ref, from string, depth int, dirs bool, visit func(*TreeE
 			return err
 		}
 		defer i.Release()
-		t := &treeWalk{depth: depth, dirs: dirs, visit: visit}
+		t := &treeWalk{depth: depth, dirs: dirs, visit: visit, seen: map[uint32]struct{}{i.Attr().Ino: {}}}
 		if err := t.visit(&TreeEntry{Name: path.Clean("/" + from), Last: true, Attr: i.Attr()}); err != nil {
 			return err
 		}
@@ -52,23 +52,17 @@ type treeWalk struct {
 	depth int
 	dirs  bool
 	visit func(*TreeEntry) error
+	seen  map[uint32]struct{} // directories
 }
 
 func (t *treeWalk) children(dir *ext4lite.Inode, depth int) error {
 	if depth > t.depth || dir.Mode()&ext4lite.ModeType != ext4lite.ModeDir {
 		return nil
 	}
-	var names []string
-	err := dir.ReadDir(0, func(d ext4lite.DirEntry) bool {
-		if d.Name != "." && d.Name != ".." {
-			names = append(names, d.Name)
-		}
-		return true
-	})
+	names, err := dir.Names()
 	if err != nil {
 		return err
 	}
-	slices.Sort(names)
 	if t.dirs {
 		names = slices.DeleteFunc(names, func(n string) bool {
 			i, err := dir.Lookup(n)
@@ -94,6 +88,12 @@ func (t *treeWalk) child(dir *ext4lite.Inode, name string, depth int, last bool)
 	}
 	defer i.Release()
 	e := &TreeEntry{Name: name, Depth: depth, Last: last, Attr: i.Attr()}
+	if e.IsDir() {
+		if _, again := t.seen[e.Attr.Ino]; again { // else one that is in itself would have no end
+			return fmt.Errorf("directory %q has several names: %w", name, ext4lite.EUCLEAN)
+		}
+		t.seen[e.Attr.Ino] = struct{}{}
+	}
 	if e.Attr.Mode&ext4lite.ModeType == ext4lite.ModeLink {
 		if e.Target, err = i.Readlink(); err != nil {
 			return fmt.Errorf("%q: %w", name, err)
