@@ -112,7 +112,8 @@ func (fs *filesystem) openCreating(ctx context.Context, rp *vfs.ResolvingPath, o
 // createAndOpen makes and opens the file that rp names in d. It reports a race
 // if somebody else has just made it.
 func (d *dentry) createAndOpen(ctx context.Context, rp *vfs.ResolvingPath, opts *vfs.OpenOptions) (fd *vfs.FileDescription, raced bool, err error) {
-	child, raced, err := d.createFile(ctx, rp, opts.Mode)
+	name := rp.Component() // child's own may be another one by now
+	child, raced, err := d.createFile(ctx, rp, name, opts.Mode)
 	if raced || err != nil {
 		return nil, raced, err
 	}
@@ -121,14 +122,13 @@ func (d *dentry) createAndOpen(ctx context.Context, rp *vfs.ResolvingPath, opts 
 		return nil, false, err
 	}
 	fd.SetCreated()
-	d.inode.watches.Notify(ctx, child.name, linux.IN_CREATE, 0, vfs.InodeEvent, false)
+	d.inode.watches.Notify(ctx, name, linux.IN_CREATE, 0, vfs.InodeEvent, false)
 	return fd, false, nil
 }
 
-// createFile makes the regular file that rp names in d. The dentry it returns
-// carries a reference.
-func (d *dentry) createFile(ctx context.Context, rp *vfs.ResolvingPath, mode linux.FileMode) (*dentry, bool, error) {
-	name := rp.Component()
+// createFile makes a regular file called name in d, for rp. The dentry it
+// returns carries a reference.
+func (d *dentry) createFile(ctx context.Context, rp *vfs.ResolvingPath, name string, mode linux.FileMode) (*dentry, bool, error) {
 	d.inode.dirMu.Lock()
 	defer d.inode.dirMu.Unlock()
 	child, err := d.lookupLocked(name)
