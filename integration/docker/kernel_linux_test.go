@@ -167,7 +167,8 @@ func TestCgroupFilesThatEnginesRead(t *testing.T) {
 }
 
 // TestOlderRuntimesFindBPF loads the empty packet filter by which runc up to 1.2
-// learns whether there is bpf(2), and finds that it cannot be attached.
+// learns whether there is bpf(2), and finds that it cannot be attached. What is
+// loaded is bounded.
 func TestOlderRuntimesFindBPF(t *testing.T) {
 	home := get(t).home
 	program := `
@@ -180,13 +181,23 @@ def bpf(command, attr):
     return libc.syscall(321 if struct.calcsize("P") == 8 else 0, command, buffer, 120), ctypes.get_errno()
 fd, _ = bpf(5, struct.pack("IIQQ", 8, 2, ctypes.addressof(code), ctypes.addressof(name)))
 print(fd > 2)
+long = (ctypes.c_uint64 * 4097)()
+print(bpf(5, struct.pack("IIQQ", 15, 4096, ctypes.addressof(long), ctypes.addressof(name)))[0] > fd)
+print(bpf(5, struct.pack("IIQQ", 15, 4097, ctypes.addressof(long), ctypes.addressof(name))))
+# What the program asks with may be memory that cannot be written.
+page = libc.mmap
+page.restype = ctypes.c_void_p
+page = page(None, ctypes.c_size_t(4096), 3, 0x22, -1, ctypes.c_size_t(0))
+ctypes.memmove(page, struct.pack("IIQQ", 8, 2, ctypes.addressof(code), ctypes.addressof(name)), 24)
+libc.mprotect(ctypes.c_void_p(page), ctypes.c_size_t(4096), 1)
+print(libc.syscall(321, 5, ctypes.c_void_p(page), 120) > fd)
 print(bpf(8, struct.pack("IIII", 0, fd, 0, 0))[0])
 `
 	if testbed.Architecture != "amd64" {
 		t.Skip("the program knows amd64's number of bpf(2)")
 	}
 	result := home.Rungv(t, nil, "run", "--rm", "--network", "none", "--privileged", home.Image(t, "demo"), "python3", "-c", program)
-	if want := "True\n-1\n"; result.Code != 0 || result.Stdout != want {
+	if want := "True\nTrue\n(-1, 7)\nTrue\n-1\n"; result.Code != 0 || result.Stdout != want {
 		t.Errorf("want %q: %v", want, result)
 	}
 }

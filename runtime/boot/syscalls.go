@@ -9,11 +9,9 @@ package boot
 import (
 	"fmt"
 
-	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/abi/linux"
 	"gvisor.dev/gvisor/pkg/errors/linuxerr"
 	"gvisor.dev/gvisor/pkg/fspath"
-	"gvisor.dev/gvisor/pkg/marshal/primitive"
 	"gvisor.dev/gvisor/pkg/sentry/arch"
 	"gvisor.dev/gvisor/pkg/sentry/kernel"
 	"gvisor.dev/gvisor/pkg/sentry/kernel/pipe"
@@ -27,7 +25,7 @@ func (sb *sandbox) syscallOverrides() map[string]func(kernel.SyscallFn) kernel.S
 		"fallocate": allocateOnVolumes,
 
 		"umount2": umountShared,
-		"bpf":     loadPacketFilters,
+		"bpf":     loadFilters,
 		"mkdir":   func(call kernel.SyscallFn) kernel.SyscallFn { return sb.extendCgroup(call, false) },
 		"mkdirat": func(call kernel.SyscallFn) kernel.SyscallFn { return sb.extendCgroup(call, true) },
 		"open":    func(call kernel.SyscallFn) kernel.SyscallFn { return sb.openFile(call, 0) },
@@ -103,37 +101,6 @@ func mountReferences(mnt *vfs.Mount) int64 {
 		return many
 	}
 	return count
-}
-
-// loadPacketFilters loads programs of the packet filter kind too. gVisor takes
-// programs that filter devices only; runc up to 1.2 loads an empty packet filter
-// to learn whether there is bpf(2) at all, and gives up without. A loaded packet
-// filter cannot be attached, which is how such programs find out that it is of
-// no use to them.
-func loadPacketFilters(bpf kernel.SyscallFn) kernel.SyscallFn {
-	return func(t *kernel.Task, number uintptr, args arch.SyscallArguments) (uintptr, *kernel.SyscallControl, error) {
-		const wordBytes = 4
-		attr := args[1].Pointer()
-		var kind uint32
-		if args[0].Int() != unix.BPF_PROG_LOAD || args[2].Uint() < wordBytes {
-			return bpf(t, number, args)
-		}
-		if _, err := primitive.CopyUint32In(t, attr, &kind); err != nil {
-			return 0, nil, err
-		}
-		if kind != unix.BPF_PROG_TYPE_CGROUP_SKB {
-			return bpf(t, number, args)
-		}
-		// Its first word is the kind: change that for the call.
-		if _, err := primitive.CopyUint32Out(t, attr, unix.BPF_PROG_TYPE_CGROUP_DEVICE); err != nil {
-			return 0, nil, err
-		}
-		ret, control, err := bpf(t, number, args)
-		if _, restoreErr := primitive.CopyUint32Out(t, attr, kind); err == nil {
-			err = restoreErr
-		}
-		return ret, control, err
-	}
 }
 
 // extendCgroup adds to a new cgroup the files that gVisor's lack.
