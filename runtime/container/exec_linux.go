@@ -19,6 +19,7 @@ import (
 
 	"z.gfire.dev/gvx/runtime/api"
 	"z.gfire.dev/gvx/runtime/control"
+	"z.gfire.dev/gvx/runtime/control/handover"
 	"z.gfire.dev/gvx/runtime/launch"
 	"z.gfire.dev/gvx/runtime/state"
 )
@@ -136,25 +137,10 @@ func sendFiles(dir, id string, files []*os.File) error {
 	if err := unix.Connect(fd, &unix.SockaddrUnix{Name: path}); err != nil {
 		return fail(os.NewSyscallError("connect", err))
 	}
-	fds := make([]int, len(files))
-	for i, f := range files {
-		raw, err := f.SyscallConn()
-		if err == nil {
-			err = raw.Control(func(fd uintptr) { fds[i] = int(fd) })
-		}
-		if err != nil {
-			return fail(err)
-		}
+	if err := handover.SendFiles(fd, []byte(id), files); err != nil {
+		return fail(err)
 	}
-	for {
-		err := unix.Sendmsg(fd, []byte(id), unix.UnixRights(fds...), nil, unix.MSG_NOSIGNAL)
-		if err != unix.EINTR {
-			if err != nil {
-				return fail(os.NewSyscallError("sendmsg", err))
-			}
-			return nil
-		}
-	}
+	return nil
 }
 
 // watch passes on signals, sizes and the wish to leave, until stop is called.

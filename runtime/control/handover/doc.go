@@ -5,8 +5,9 @@
 // spec and every file that the spec names.
 //
 // It owns the order and the form of these messages, and both ends of the socket
-// they travel on. It starts no process, opens no file and knows nothing about
-// what it carries but the numbers of descriptors.
+// they travel on. [SendFiles] is for others who hand files over too. It starts no
+// process, opens no file and knows nothing about what it carries but the numbers of
+// descriptors.
 //
 // # Transport
 //

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"slices"
 	"time"
 
@@ -75,23 +76,37 @@ func (s *Sender) Spec(spec *api.Sandbox, files []*os.File) error {
 
 // send sends one message.
 func (s *Sender) send(body []byte, files ...*os.File) error {
+	return SendFiles(int(s.socket.Fd()), body, files)
+}
+
+// SendFiles sends a message with files on a socket that waits for room. The files
+// keep their mode: one that does not block stays so.
+func SendFiles(socket int, body []byte, files []*os.File) error {
+	fail := func(err error) error { return fmt.Errorf("hand over %d files: %w", len(files), err) }
 	var rights []byte
 	if len(files) > 0 {
 		fds := make([]int, len(files))
 		for i, f := range files {
-			fds[i] = int(f.Fd())
+			raw, err := f.SyscallConn()
+			if err == nil {
+				err = raw.Control(func(fd uintptr) { fds[i] = int(fd) })
+			}
+			if err != nil {
+				return fail(err)
+			}
 		}
 		rights = unix.UnixRights(fds...)
 	}
+	defer runtime.KeepAlive(files)
 	for begun := time.Now(); ; time.Sleep(inFlightPause) {
-		err := unix.Sendmsg(int(s.socket.Fd()), body, rights, nil, unix.MSG_NOSIGNAL)
+		err := unix.Sendmsg(socket, body, rights, nil, unix.MSG_NOSIGNAL)
 		if err == nil {
 			return nil
 		}
 		if errors.Is(err, unix.EINTR) || errors.Is(err, unix.ETOOMANYREFS) && time.Since(begun) < inFlightPatience {
 			continue
 		}
-		return fmt.Errorf("hand over %d files: %w", len(files), err)
+		return fail(err)
 	}
 }
 
