@@ -17,25 +17,39 @@ images=$(cd "${1:?usage: episodes.sh IMAGES [N]}" && pwd)
 count=${2:-3}
 work=$(mktemp -d "${TMPDIR:-/var/tmp}/gvx-episodes.XXXXXX")
 pids=()
+# However the script ends, so do episodes and engines: those have their process
+# ids in files, because episodes start engines in shells of their own.
 cleanup() {
 	[ ${#pids[@]} = 0 ] || kill -KILL "${pids[@]}" 2>/dev/null || true
+	for file in "$work"/*.pid; do
+		[ ! -e "$file" ] || kill -KILL "$(cat "$file")" 2>/dev/null || true
+	done
 	rm -rf "$work"
 }
 trap cleanup EXIT
+trap 'exit 1' INT TERM
 
 now() { date +%s%N; }
 ms() { echo $(((${2:-$(now)} - $1) / 1000000)); }
-# engine NAME FLAG…: starts one in the background; its process id is in $engine.
+# engine NAME FLAG…: starts one in the background.
 engine() {
-	local name=$1
+	local name=$1 engine
 	shift
 	rungv run --rm -e DOCKER_TLS_CERTDIR= -p "unix:$work/$name.sock:2375" "$@" docker:dind --tls=false > "$work/$name.log" 2>&1 &
 	engine=$!
+	echo "$engine" > "$work/$name.pid"
+}
+# end NAME SIGNAL: ends its engine by a signal.
+end() {
+	local pid
+	pid=$(cat "$work/$1.pid")
+	{ kill "-$2" "$pid" && wait "$pid"; } 2>/dev/null || true
+	rm "$work/$1.pid"
 }
 # ready NAME: waits for its engine.
 ready() {
 	until docker -H "unix://$work/$1.sock" info >/dev/null 2>&1; do
-		kill -0 "$2" 2>/dev/null || { cat "$work/$1.log" >&2; return 1; }
+		kill -0 "$(cat "$work/$1.pid")" 2>/dev/null || { cat "$work/$1.log" >&2; return 1; }
 		sleep 0.05
 	done
 }
@@ -45,8 +59,7 @@ rungv image import --progress none "oci:$images/dind:latest" docker:dind >/dev/n
 begin=$(now)
 golden=$work/golden.ext4
 engine golden --mount "type=volume,src=$golden,dst=/var/lib/docker,size=8g"
-pids=("$engine")
-ready golden "$engine"
+ready golden
 for pair in python=python:3.11-slim redis=redis:7-alpine postgres=postgres:16-alpine; do
 	rungv image import --progress none "oci:$images/${pair%%=*}:latest" "${pair#*=}" >/dev/null
 	rungv image save -o "$work/image.tar" "${pair#*=}" >/dev/null
@@ -54,9 +67,7 @@ for pair in python=python:3.11-slim redis=redis:7-alpine postgres=postgres:16-al
 	rm "$work/image.tar"
 done
 docker -H "unix://$work/golden.sock" images --format '  {{.Repository}}:{{.Tag}}  {{.Size}}'
-kill -INT "$engine"
-wait "$engine" || true
-pids=()
+end golden INT
 printf '  golden volume: %s on disk, made in %d ms\n\n' "$(du -h "$golden" | cut -f 1)" "$(ms "$begin")"
 
 # repository DIR: a small service with a test.
@@ -104,12 +115,12 @@ YAML
 
 # episode N: one from reset to close; writes its row.
 episode() {
-	local name=episode-$1 host started built up tested closed verdict=pass
+	local name=episode-$1 begin started built up tested closed verdict=pass
 	repository "$work/$name"
 	export DOCKER_HOST=unix://$work/$name.sock
 	begin=$(now)
 	engine "$name" -m 4g --cpus 2 --mount "type=volume,src=$golden,dst=/var/lib/docker,clone=ephemeral"
-	ready "$name" "$engine"
+	ready "$name"
 	started=$(now)
 	# What the agent does: a bug fixed, the result built.
 	sed -i 's/6 \* 9/6 * 7/' "$work/$name/service.py"
@@ -120,8 +131,7 @@ episode() {
 	docker run --rm --network app_default service > "$work/$name.test" 2>&1 || verdict='test failed'
 	[ "$(cd "$work/$name" && docker compose -p app exec -T db psql -U postgres -Atc 'SELECT 6 * 7' 2>&1)" = 42 ] || verdict='database failed'
 	tested=$(now)
-	kill -KILL "$engine"
-	wait "$engine" 2>/dev/null || true
+	end "$name" KILL
 	closed=$(now)
 	printf '  %-12s %8d %8d %8d %8d %8d   %s\n' "$name" "$(ms "$begin" "$started")" "$(ms "$started" "$built")" \
 		"$(ms "$built" "$up")" "$(ms "$up" "$tested")" "$(ms "$tested" "$closed")" "$verdict" > "$work/$name.row"
