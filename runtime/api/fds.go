@@ -19,9 +19,16 @@ func (s *Sandbox) EachFD(fn func(*FD) error) error {
 			fds = append(fds, &v.FDs[i])
 		}
 	}
+	tree := func(h *HostTree) {
+		if h != nil {
+			fds = append(fds, &h.FD)
+		}
+	}
 	volume(c.Rootfs.Upper)
+	tree(c.Rootfs.Host)
 	for i := range c.Mounts {
 		volume(c.Mounts[i].Volume)
+		tree(c.Mounts[i].Host)
 	}
 	for _, fd := range fds {
 		if err := fn(fd); err != nil {

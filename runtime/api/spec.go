@@ -168,9 +168,12 @@ type Rlimit struct {
 // Rootfs is the stack of file systems at a container's "/".
 type Rootfs struct {
 	// Layers are read-only, lowest first.
-	Layers []Layer `json:"layers"`
+	Layers []Layer `json:"layers,omitempty"`
+	// Host, if not nil, is a host directory in place of Layers. The guest writes
+	// into that directory itself, unless Upper or UpperFD hold what it writes.
+	Host *HostTree `json:"host,omitempty"`
 	// UpperFD is an unlinked sparse host file that holds what the guest
-	// writes; NoFD keeps it in memory.
+	// writes; NoFD keeps it in memory, or in the directory that Host serves.
 	UpperFD FD `json:"upperFD"`
 	// Upper, if not nil, is an ext4 volume that holds what the guest writes,
 	// in place of UpperFD.
@@ -198,6 +201,8 @@ const (
 	MountTmpfs MountType = "tmpfs"
 	// MountVolume is an ext4 volume in a donated host file.
 	MountVolume MountType = "volume"
+	// MountBind is a host directory or file that the gofer serves.
+	MountBind MountType = "bind"
 )
 
 // Mount is one additional mount of a container.
@@ -216,6 +221,8 @@ type Mount struct {
 	GID  uint32 `json:"gid,omitempty"`
 	// Volume is what a MountVolume serves; nil for every other type.
 	Volume *Volume `json:"volume,omitempty"`
+	// Host is what a MountBind serves; nil for every other type.
+	Host *HostTree `json:"host,omitempty"`
 	// Populate copies what the root file system has at Target into a volume
 	// that is empty; the owner of its root too, unless UID or GID is set.
 	Populate bool `json:"populate,omitempty"`
@@ -248,6 +255,22 @@ type Volume struct {
 	// gracefully, before it is marked clean.
 	Compact bool `json:"compact,omitempty"`
 	// Name is what messages call it: the host path of its last file.
+	Name string `json:"name"`
+}
+
+// HostTree is a directory or a file of the host, as the gofer serves it: see
+// package gofer.
+type HostTree struct {
+	// FD is a socket that is connected to the gofer: gofer's hello first, then
+	// gVisor's lisafs protocol.
+	FD FD `json:"fd"`
+	// Exclusive says that nobody else changes the tree while the sandbox runs:
+	// it may be cached. Otherwise everything is written through and checked
+	// before it is believed.
+	Exclusive bool `json:"exclusive,omitempty"`
+	// IsFile says that the tree is one file and no directory.
+	IsFile bool `json:"isFile,omitempty"`
+	// Name is what messages call it: the path on the host.
 	Name string `json:"name"`
 }
 

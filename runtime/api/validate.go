@@ -57,8 +57,10 @@ func (c *Container) validate() error {
 	switch {
 	case c.ID == "":
 		return Errorf(KindInvalid, "container spec: no id")
-	case len(c.Rootfs.Layers) == 0:
+	case len(c.Rootfs.Layers) == 0 && c.Rootfs.Host == nil:
 		return Errorf(KindInvalid, "container %s: rootfs without layers", c.ID)
+	case len(c.Rootfs.Layers) > 0 && c.Rootfs.Host != nil:
+		return Errorf(KindInvalid, "container %s: rootfs of layers and of host directory %s: want one of them", c.ID, c.Rootfs.Host.Name)
 	case len(c.Rootfs.Layers) > MaxLayers:
 		return Errorf(KindLimit, "container %s: %d layers, at most %d", c.ID, len(c.Rootfs.Layers), MaxLayers)
 	case len(c.Mounts) > MaxMounts:
@@ -127,10 +129,20 @@ func (c *Container) validateMounts() error {
 		}
 		switch m.Type {
 		case MountTmpfs:
-			if m.Volume != nil {
-				return Errorf(KindInvalid, "container %s: mount %s: a tmpfs with a volume", c.ID, m.Target)
+			if m.Volume != nil || m.Host != nil {
+				return Errorf(KindInvalid, "container %s: mount %s: a tmpfs with a volume or a host directory", c.ID, m.Target)
+			}
+		case MountBind:
+			if err := m.Host.validate(); err != nil {
+				return Errorf(KindInvalid, "container %s: mount %s: %w", c.ID, m.Target, err)
+			}
+			if m.Volume != nil || m.Populate {
+				return Errorf(KindInvalid, "container %s: mount %s: a bind mount with a volume", c.ID, m.Target)
 			}
 		case MountVolume:
+			if m.Host != nil {
+				return Errorf(KindInvalid, "container %s: mount %s: a volume with a host directory", c.ID, m.Target)
+			}
 			if err := m.Volume.validate(); err != nil {
 				return Errorf(KindInvalid, "container %s: mount %s: %w", c.ID, m.Target, err)
 			}
@@ -138,10 +150,30 @@ func (c *Container) validateMounts() error {
 			return Errorf(KindInvalid, "container %s: mount %s: unknown type %q", c.ID, m.Target, m.Type)
 		}
 	}
+	if h := c.Rootfs.Host; h != nil {
+		if err := h.validate(); err != nil {
+			return Errorf(KindInvalid, "container %s: rootfs: %w", c.ID, err)
+		}
+		if h.IsFile {
+			return Errorf(KindInvalid, "container %s: rootfs %s is not a directory", c.ID, h.Name)
+		}
+	}
 	if u := c.Rootfs.Upper; u != nil {
 		if err := u.validate(); err != nil {
 			return Errorf(KindInvalid, "container %s: writable layer: %w", c.ID, err)
 		}
+	}
+	return nil
+}
+
+func (h *HostTree) validate() error {
+	switch {
+	case h == nil:
+		return errors.New("no host directory")
+	case h.FD < 0:
+		return fmt.Errorf("host directory %s: no descriptor", h.Name)
+	case len(h.Name) > MaxPathBytes:
+		return fmt.Errorf("host directory %.64q…: %d bytes, at most %d", h.Name, len(h.Name), MaxPathBytes)
 	}
 	return nil
 }

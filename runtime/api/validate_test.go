@@ -30,7 +30,16 @@ func TestValidateRefusesWhatNoKernelTakes(t *testing.T) {
 		"volume of no durability": func(c *Container) {
 			c.Mounts = []Mount{{Type: MountVolume, Target: "/v", Volume: &Volume{FDs: []FD{5}}}}
 		},
-		"volume without a volume":   func(c *Container) { c.Mounts = []Mount{{Type: MountVolume, Target: "/v"}} },
+		"volume without a volume": func(c *Container) { c.Mounts = []Mount{{Type: MountVolume, Target: "/v"}} },
+		"bind without a tree":     func(c *Container) { c.Mounts = []Mount{{Type: MountBind, Target: "/b"}} },
+		"bind without a socket":   func(c *Container) { c.Mounts = []Mount{{Type: MountBind, Target: "/b", Host: &HostTree{FD: NoFD}}} },
+		"tmpfs of a tree":         func(c *Container) { c.Mounts = []Mount{{Type: MountTmpfs, Target: "/b", Host: &HostTree{FD: 5}}} },
+		"populated bind": func(c *Container) {
+			c.Mounts = []Mount{{Type: MountBind, Target: "/b", Host: &HostTree{FD: 5}, Populate: true}}
+		},
+		"layers and a directory":    func(c *Container) { c.Rootfs.Host = &HostTree{FD: 6} },
+		"neither of them":           func(c *Container) { c.Rootfs.Layers = nil },
+		"rootfs of one file":        func(c *Container) { c.Rootfs = Rootfs{Host: &HostTree{FD: 6, IsFile: true}} },
 		"writable layer of nothing": func(c *Container) { c.Rootfs.Upper = &Volume{} },
 		"long directory":            func(c *Container) { c.Directories = []string{strings.Repeat("/a", 5000)} },
 	} {

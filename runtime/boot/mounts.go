@@ -77,11 +77,14 @@ func (m *mounter) mountExtra() error {
 			Flags:    vfs.MountFlags{NoExec: e.NoExec, NoSUID: e.NoSUID, NoDev: e.NoDev},
 		}
 		var err error
-		if e.Type == api.MountVolume {
+		switch e.Type {
+		case api.MountVolume:
 			// In /proc/mounts and df each volume is a device of its own.
 			err = m.mountExtraVolume(e, fmt.Sprintf("/dev/volume%d", i), opts)
-		} else {
+		case api.MountTmpfs:
 			err = m.mountExtraTmpfs(e, opts)
+		default:
+			err = api.Errorf(api.KindUnsupported, "mount %s: this build serves no host directories", e.Target)
 		}
 		if err != nil {
 			return err

@@ -42,6 +42,9 @@ func (m *mounter) at(path string) *vfs.PathOperation {
 // mountRoot makes the container's mount namespace with its root file system:
 // the layers, lowest first in the spec, below a writable upper.
 func (m *mounter) mountRoot() (*vfs.MountNamespace, error) {
+	if h := m.spec.Rootfs.Host; h != nil {
+		return nil, api.Errorf(api.KindUnsupported, "mount %s as root: this build serves no host directories", h.Name)
+	}
 	lowers, err := m.mountLayers()
 	defer func() {
 		for _, l := range lowers {
