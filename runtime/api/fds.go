@@ -11,6 +11,12 @@ func (s *Sandbox) EachFD(fn func(*FD) error) error {
 	for i := range c.Rootfs.Layers {
 		fds = append(fds, &c.Rootfs.Layers[i].FD)
 	}
+	for i := range s.Network.Links {
+		l := &s.Network.Links[i]
+		for j := range l.FDs {
+			fds = append(fds, &l.FDs[j])
+		}
+	}
 	volume := func(v *Volume) {
 		if v == nil {
 			return

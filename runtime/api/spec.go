@@ -65,6 +65,9 @@ const (
 	NetworkNone NetworkMode = "none"
 	// NetworkNAT is eth0 behind the user-mode router.
 	NetworkNAT NetworkMode = "nat"
+	// NetworkNetns is the interfaces of a network namespace of the host, taken
+	// over as they are: see [Link].
+	NetworkNetns NetworkMode = "netns"
 )
 
 // Network describes the guest's root network namespace.
@@ -75,6 +78,9 @@ type Network struct {
 	BrokerFD FD `json:"brokerFD"`
 	// IPv6 gives a guest of NetworkNAT an IPv6 address beside the other.
 	IPv6 bool `json:"ipv6,omitempty"`
+	// Links are the interfaces of NetworkNetns that are there from the start;
+	// others, or all of them, may be attached when the guest is started.
+	Links []Link `json:"links,omitempty"`
 	// NoPacketWrite keeps the guest's packet sockets from sending: what they
 	// send passes no filter of the guest's own.
 	NoPacketWrite bool `json:"noPacketWrite,omitempty"`

@@ -41,14 +41,19 @@ func (s *Sandbox) Validate() error {
 		return Errorf(KindInvalid, "sandbox spec: no id")
 	case len(s.Hostname) > MaxNameBytes || len(s.Domainname) > MaxNameBytes:
 		return Errorf(KindLimit, "sandbox spec: host or domain name longer than %d bytes", MaxNameBytes)
-	case s.Network.Mode != NetworkNone && s.Network.Mode != NetworkNAT:
+	case s.Network.Mode != NetworkNone && s.Network.Mode != NetworkNAT && s.Network.Mode != NetworkNetns:
 		return Errorf(KindInvalid, "sandbox spec: unknown network mode %q", s.Network.Mode)
 	case (s.Network.Mode == NetworkNAT) != (s.Network.BrokerFD > 0):
 		return Errorf(KindInvalid, "sandbox spec: network mode %q with descriptor %d as its broker's channel", s.Network.Mode, s.Network.BrokerFD)
+	case s.Network.Mode != NetworkNetns && len(s.Network.Links) > 0:
+		return Errorf(KindInvalid, "sandbox spec: network mode %q with %d interfaces of a network namespace", s.Network.Mode, len(s.Network.Links))
 	case s.Resources.MemoryBytes < 0 || s.Resources.CPUMillis < 0 || s.Resources.Pids < 0:
 		return Errorf(KindInvalid, "sandbox spec: negative resource limit")
 	case s.ControlFD < 0:
 		return Errorf(KindInvalid, "sandbox spec: no control channel")
+	}
+	if err := ValidateLinks(s.Network.Links); err != nil {
+		return Errorf(KindOf(err), "sandbox spec: %w", err)
 	}
 	return s.Container.validate()
 }
