@@ -114,9 +114,34 @@ type Container struct {
 	ID      string  `json:"id"`
 	Process Process `json:"process"`
 	Rootfs  Rootfs  `json:"rootfs"`
-	// Mounts are made in this order, on top of the rootfs and of the defaults
-	// (/proc, /sys, /sys/fs/cgroup, /dev, /dev/pts, /dev/shm, /dev/mqueue).
+	// Mounts are made in this order, on top of the rootfs and, unless Explicit
+	// is set, of the defaults (/proc, /sys, /sys/fs/cgroup, /dev, /dev/pts,
+	// /dev/shm, /dev/mqueue).
 	Mounts []Mount `json:"mounts,omitempty"`
+	// Explicit says that the container is an OCI bundle's: Mounts are all
+	// there is, /dev holds what Devices and the runtime specification name,
+	// PATH is not added to an environment.
+	Explicit bool `json:"explicit,omitempty"`
+	// Namespaces says what the container shares with others of its sandbox.
+	Namespaces Namespaces `json:"namespaces,omitzero"`
+	// Hostname and Domainname are those of a UTS namespace of its own, of all
+	// containers but the first, which has the sandbox's.
+	Hostname   string `json:"hostname,omitempty"`
+	Domainname string `json:"domainname,omitempty"`
+	// Devices are made besides those that every OCI container has; Explicit
+	// containers only, as all that follow up to Propagation.
+	Devices []Device `json:"devices,omitempty"`
+	// MaskedPaths and ReadonlyPaths are hidden and write-protected where they
+	// exist, once everything is mounted.
+	MaskedPaths   []string `json:"maskedPaths,omitempty"`
+	ReadonlyPaths []string `json:"readonlyPaths,omitempty"`
+	// Sysctls are written below the container's /proc/sys, after those of the
+	// sandbox.
+	Sysctls map[string]string `json:"sysctls,omitempty"`
+	// Propagation is that of the root's mount.
+	Propagation Propagation `json:"propagation,omitempty"`
+	// Resources are the limits of this container alone, within the sandbox's.
+	Resources Resources `json:"resources,omitzero"`
 	// Directories are made on the rootfs where they are missing: the places
 	// of volumes that the image declares.
 	Directories []string `json:"directories,omitempty"`
@@ -148,6 +173,17 @@ type Process struct {
 	// Capabilities are the bounding set of the guest, "CAP_…" names. A process
 	// that is not root holds none of them effective, as in docker.
 	Capabilities []string `json:"capabilities"`
+	// Account, if not nil, is who the process runs as, in numbers, in place of
+	// User and AdditionalGroups.
+	Account *Account `json:"account,omitempty"`
+	// CapabilitySets, if not nil, are the process' sets one by one, in place of
+	// Capabilities.
+	CapabilitySets *CapabilitySets `json:"capabilitySets,omitempty"`
+	// Seccomp, if not nil, filters the process' system calls, by the guest's
+	// own kernel.
+	Seccomp *Seccomp `json:"seccomp,omitempty"`
+	// OOMScoreAdj is the guest's oom_score_adj; nil leaves it.
+	OOMScoreAdj *int `json:"oomScoreAdj,omitempty"`
 	// NoNewPrivileges sets the guest's no_new_privs.
 	NoNewPrivileges bool `json:"noNewPrivileges,omitempty"`
 	// Rlimits by name ("nofile", …), as `docker run --ulimit`.
@@ -209,6 +245,13 @@ const (
 	MountVolume MountType = "volume"
 	// MountBind is a host directory or file that the gofer serves.
 	MountBind MountType = "bind"
+	// These are file systems of the Sentry's own, for Explicit containers.
+	MountProc   MountType = "proc"
+	MountSysfs  MountType = "sysfs"
+	MountDevpts MountType = "devpts"
+	MountMqueue MountType = "mqueue"
+	// MountCgroup is the guest's cgroup v2 hierarchy.
+	MountCgroup MountType = "cgroup"
 )
 
 // Mount is one additional mount of a container.
@@ -219,6 +262,14 @@ type Mount struct {
 	NoExec   bool      `json:"noExec,omitempty"`
 	NoSUID   bool      `json:"noSUID,omitempty"`
 	NoDev    bool      `json:"noDev,omitempty"`
+	NoATime  bool      `json:"noATime,omitempty"`
+	// Propagation is the mount's own; "" is private.
+	Propagation Propagation `json:"propagation,omitempty"`
+	// Options are KEY=VALUE for the file system itself: of devpts gid, mode
+	// and ptmxmode, of a tmpfs nr_inodes and nr_blocks.
+	Options []string `json:"options,omitempty"`
+	// CopyUp fills a tmpfs with what the root has at Target.
+	CopyUp bool `json:"copyUp,omitempty"`
 	// SizeBytes bounds a tmpfs; 0 is the sandbox's memory limit.
 	SizeBytes int64 `json:"sizeBytes,omitempty"`
 	// Mode, UID and GID are those of a tmpfs' root.

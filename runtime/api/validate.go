@@ -83,6 +83,9 @@ func (c *Container) validate() error {
 	if err := c.validateMounts(); err != nil {
 		return err
 	}
+	if err := c.validateExplicit(); err != nil {
+		return err
+	}
 	for _, d := range c.Directories {
 		if err := checkTarget(d); err != nil {
 			return Errorf(KindInvalid, "container %s: directory: %w", c.ID, err)
@@ -124,7 +127,7 @@ func (p *Process) Validate() error {
 			return Errorf(KindInvalid, "environment entry %q is not NAME=value", e)
 		}
 	}
-	return nil
+	return p.validateNumbers()
 }
 
 func (c *Container) validateMounts() error {
@@ -132,7 +135,14 @@ func (c *Container) validateMounts() error {
 		if err := checkTarget(m.Target); err != nil {
 			return Errorf(KindInvalid, "container %s: mount: %w", c.ID, err)
 		}
+		if !m.Propagation.Valid() {
+			return Errorf(KindInvalid, "container %s: mount %s: unknown propagation %q", c.ID, m.Target, m.Propagation)
+		}
 		switch m.Type {
+		case MountProc, MountSysfs, MountDevpts, MountMqueue, MountCgroup:
+			if !c.Explicit || m.Volume != nil {
+				return Errorf(KindInvalid, "container %s: mount %s: type %q is for explicit mounts, and without a volume", c.ID, m.Target, m.Type)
+			}
 		case MountTmpfs:
 			if m.Volume != nil || m.Host != nil {
 				return Errorf(KindInvalid, "container %s: mount %s: a tmpfs with a volume or a host directory", c.ID, m.Target)
