@@ -22,7 +22,7 @@ cache=${GVX_TESTBED:-${XDG_CACHE_HOME:-$HOME/.cache}/gvx-testbed}
 # shellcheck source=versions.env
 . "$here/versions.env"
 
-programs=(runc runsc registry seccomp-profile engine fsstress e2fsprogs-tests)
+programs=(runc runsc registry containerd cni cri-tools seccomp-profile engine fsstress e2fsprogs-tests)
 images=(demo python full net dind dind-debian redis postgres)
 
 die() { echo "testbed: $*" >&2; exit 1; }
@@ -52,6 +52,9 @@ key() {
 	runc) echo "$RUNC_VERSION-seccomp" ;;
 	runsc) gvisor_version ;;
 	registry) echo "$REGISTRY_VERSION" ;;
+	containerd) echo "$CONTAINERD_VERSION" ;;
+	cni) echo "$CNI_PLUGINS_VERSION" ;;
+	cri-tools) echo "$CRI_TOOLS_VERSION" ;;
 	seccomp-profile) echo "$DOCKER_PROFILES_VERSION" ;;
 	fsstress) echo "$BTRFS_PROGS_VERSION" ;;
 	e2fsprogs-tests) echo "$E2FSPROGS_VERSION" ;;
@@ -89,6 +92,27 @@ go_install() {
 	rm -rf "$dir"
 }
 
+# go_install_all VERSION DIR LDFLAGS PACKAGE…: builds several programs of one
+# other module into a folder, under the names that they look each other up by.
+go_install_all() {
+	local version=$1 out=$2 ldflags=$3 dir
+	shift 3
+	dir=$(mktemp -d "$cache/.build.XXXXXX")
+	(cd "$dir" && CGO_ENABLED=0 GOFLAGS="-buildvcs=false ${GVX_TESTBED_GOFLAGS:-}" GOBIN=$dir \
+		nice -n 5 go install -trimpath -ldflags "-s -w $ldflags" "${@/%/@$version}" >&2)
+	chmod 0755 "$dir"
+	mv "$dir" "$out"
+}
+
+# go_test_binary MODULE VERSION PACKAGE OUT LDFLAGS: builds a test program of
+# another module, which go install does not do.
+go_test_binary() {
+	local dir
+	dir=$(cd / && go mod download -json "$1@$2" | sed -n 's/^[[:space:]]*"Dir": "\(.*\)",\{0,1\}$/\1/p')
+	(cd "$dir" && CGO_ENABLED=0 GOFLAGS="-buildvcs=false ${GVX_TESTBED_GOFLAGS:-}" \
+		nice -n 5 go test -c -trimpath -ldflags "-s -w $5" -o "$4" "$3" >&2)
+}
+
 # debian_source PACKAGE VERSION DIR: unpacks the upstream half of a source
 # package into a folder. The lists of sources are private to the test bed; they
 # name the mirrors that the machine has its packages from.
@@ -111,7 +135,7 @@ debian_source() {
 }
 
 build() {
-	local name=$1 out=$2 dir layer
+	local name=$1 out=$2 dir layer package flags
 	echo "testbed: building $name $(key "$name")" >&2
 	case $name in
 	runc)
@@ -121,6 +145,21 @@ build() {
 		CGO_ENABLED=0 go_install gvisor.dev/gvisor/runsc "$(gvisor_version)" "$out" ;;
 	registry)
 		CGO_ENABLED=0 go_install github.com/distribution/distribution/v3/cmd/registry "$REGISTRY_VERSION" "$out" ;;
+	containerd)
+		package=github.com/containerd/containerd/v2
+		go_install_all "$CONTAINERD_VERSION" "$out" "-X $package/version.Version=$CONTAINERD_VERSION" \
+			$package/cmd/containerd $package/cmd/ctr $package/cmd/containerd-shim-runc-v2 ;;
+	cni)
+		package=github.com/containernetworking/plugins/plugins
+		go_install_all "$CNI_PLUGINS_VERSION" "$out" '' $package/main/bridge $package/main/loopback $package/main/ptp \
+			$package/ipam/host-local $package/meta/portmap $package/meta/firewall $package/meta/tuning ;;
+	cri-tools)
+		package=sigs.k8s.io/cri-tools
+		flags="-X $package/pkg/version.Version=$CRI_TOOLS_VERSION"
+		rm -rf "$out.part"
+		go_install_all "$CRI_TOOLS_VERSION" "$out.part" "$flags" $package/cmd/crictl
+		go_test_binary $package "$CRI_TOOLS_VERSION" ./cmd/critest "$out.part/critest" "$flags"
+		mv "$out.part" "$out" ;;
 	seccomp-profile)
 		dir=$(cd / && go mod download -json "github.com/moby/profiles/seccomp@$DOCKER_PROFILES_VERSION" |
 			sed -n 's/^[[:space:]]*"Dir": "\(.*\)",\{0,1\}$/\1/p')
