@@ -156,6 +156,10 @@ type Container struct {
 	// InitName and the command behind "--": it reaps orphans and forwards
 	// signals (docker's --init). NoFD runs the command itself as process 1.
 	InitFD FD `json:"initFD"`
+	// StartHooks, if not empty, is the argument that has the program of InitFD
+	// run OCI startContainer hooks and then become the command, in place of
+	// reaping for it: see package hooks.
+	StartHooks string `json:"startHooks,omitempty"`
 }
 
 // Process is the first process of a container or an additional one (exec).

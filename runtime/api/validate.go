@@ -75,6 +75,9 @@ func (c *Container) validate() error {
 	case len(c.Files) > MaxFiles:
 		return Errorf(KindLimit, "container %s: %d files, at most %d", c.ID, len(c.Files), MaxFiles)
 	}
+	if c.StartHooks != "" && c.InitFD < 0 {
+		return Errorf(KindInvalid, "container %s: startContainer hooks, and no program to run them", c.ID)
+	}
 	for _, l := range c.Rootfs.Layers {
 		if l.FD < 0 || l.Format != "erofs" {
 			return Errorf(KindInvalid, "container %s: layer %s: format %q without descriptor or unknown", c.ID, l.DiffID, l.Format)

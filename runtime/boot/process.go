@@ -224,7 +224,11 @@ func (sb *sandbox) prepareInit(c *container) error {
 		return fmt.Errorf("import the init program: %w", err)
 	}
 	c.initFile = file
-	c.args.Argv = append([]string{api.InitName, "--", c.args.Filename}, c.args.Argv...)
+	argv := []string{api.InitName}
+	if c.spec.StartHooks != "" {
+		argv = append(argv, c.spec.StartHooks)
+	}
+	c.args.Argv = append(append(argv, "--", c.args.Filename), c.args.Argv...)
 	c.args.Filename = ""
 	c.args.File = file
 	return nil

@@ -6,7 +6,10 @@
 //
 // It runs inside the guest, from the rungv binary itself, which the launcher
 // donates as an executable: an image need not hold an init, and none has to be
-// built. It knows nothing of the host and imports nothing of gvx but the name.
+// built. It knows nothing of the host.
+//
+// For the same reason it runs an OCI bundle's startContainer hooks, and then
+// becomes the command itself: what a hook sees is what the command will see.
 package guestinit
 
 import (
@@ -19,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"z.gfire.dev/gvx/runtime/api"
+	"z.gfire.dev/gvx/runtime/hooks"
 )
 
 // Exit codes of a command that could not be run, as a shell's.
@@ -34,11 +38,34 @@ const (
 const maxSignals = 64
 
 // Main is the process: args is its argument vector,
-// api.InitName -- PATH ARGV0 [ARG…]. It does not return.
+// api.InitName [HOOKS] -- PATH ARGV0 [ARG…], with HOOKS of package hooks. It does
+// not return.
 func Main(args []string) { os.Exit(run(args)) }
+
+// become runs the hooks and replaces the process by the command; it returns the
+// exit code that stands for the failure of either.
+func become(hookArgument, path string, argv []string) int {
+	if err := hooks.RunArgument(hookArgument); err != nil {
+		fmt.Fprintf(os.Stderr, "%s: %v\n", api.InitName, err)
+		return exitUsage
+	}
+	return failed(argv[0], syscall.Exec(path, argv, os.Environ()))
+}
+
+// failed reports a command that could not be run.
+func failed(name string, err error) int {
+	fmt.Fprintf(os.Stderr, "%s: exec %q: %v\n", api.InitName, name, err)
+	if errors.Is(err, unix.ENOENT) {
+		return exitNotFound
+	}
+	return exitNotExecutable
+}
 
 // run returns the exit code of the command in args.
 func run(args []string) int {
+	if len(args) > 4 && hooks.IsArgument(args[1]) && args[2] == "--" {
+		return become(args[1], args[3], args[4:])
+	}
 	if len(args) < 4 || args[1] != "--" {
 		fmt.Fprintf(os.Stderr, "%s: no command\n", api.InitName)
 		return exitUsage
@@ -51,11 +78,7 @@ func run(args []string) int {
 	signal.Notify(signals)
 	child, err := start(args[2], args[3:])
 	if err != nil {
-		fmt.Fprintf(os.Stderr, "%s: exec %q: %v\n", api.InitName, args[3], err)
-		if errors.Is(err, unix.ENOENT) {
-			return exitNotFound
-		}
-		return exitNotExecutable
+		return failed(args[3], err)
 	}
 	go forward(signals, child)
 	return reap(child)

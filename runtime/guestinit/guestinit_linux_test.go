@@ -3,14 +3,17 @@
 package guestinit
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"testing"
 	"time"
 
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
 	"z.gfire.dev/gvx/runtime/api"
+	"z.gfire.dev/gvx/runtime/hooks"
 )
 
 // TestMain lets the test binary play the init.
@@ -86,5 +89,38 @@ func TestReapsOrphans(t *testing.T) {
 	out, err := cmd.Output()
 	if err != nil || string(out) != "orphan\n0\n" {
 		t.Errorf("got %q, %v", out, err)
+	}
+}
+
+// TestStartContainerHooks: they run first, with the command's standing, and the
+// command takes over the very process.
+func TestStartContainerHooks(t *testing.T) {
+	dir := t.TempDir()
+	hook := specs.Hook{Path: "/bin/sh", Args: []string{"sh", "-c", `cat > "$0/state"; test ! -e "$0/fail"`, dir}, Env: []string{"PATH=" + os.Getenv("PATH")}}
+	arg, err := hooks.Argument(specs.State{ID: "c"}, []specs.Hook{hook})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := initCommand(arg, "--", "/bin/sh", "my-name", "-c", `cat "$1/state"; echo " $0 $$"; exit 7`, "zero", dir)
+	out, _ := cmd.Output()
+	want := fmt.Sprintf(`{"ociVersion":"","id":"c","status":"created","pid":%d,"bundle":""} zero %[1]d`+"\n", cmd.Process.Pid)
+	if string(out) != want || cmd.ProcessState.ExitCode() != 7 {
+		t.Errorf("got %q and %d, want %q", out, cmd.ProcessState.ExitCode(), want)
+	}
+	if err := os.WriteFile(dir+"/fail", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd = initCommand(arg, "--", "/bin/echo", "echo", "ran")
+	out, _ = cmd.Output()
+	if len(out) != 0 || cmd.ProcessState.ExitCode() != exitUsage {
+		t.Errorf("after a hook that failed: %q and %d", out, cmd.ProcessState.ExitCode())
+	}
+	if err := os.Remove(dir + "/fail"); err != nil {
+		t.Fatal(err)
+	}
+	cmd = initCommand(arg, "--", "/nosuch", "nosuch")
+	_ = cmd.Run()
+	if got := cmd.ProcessState.ExitCode(); got != exitNotFound {
+		t.Errorf("a command that does not exist: %d", got)
 	}
 }
