@@ -11,6 +11,10 @@
 // version 2 (one directory, below the hierarchy's root as runc has it, because
 // a group with processes cannot have limited children there).
 //
+// [Group] is for `rungv run`. An OCI bundle instead names its group and its limits
+// itself, and engines read what is used there: that is [Container], which leaves
+// the files to the cgroup library of runc, so that they are what runc would make.
+//
 // Formats: Documentation/admin-guide/cgroup-v1 and cgroup-v2.rst of the kernel.
 package hostcgroup
 
