@@ -166,7 +166,7 @@ func TestValidateRefuses(t *testing.T) {
 		{"is no version", func(s *specs.Spec) { s.Version = "newest" }},
 		{"mount destination is empty", func(s *specs.Spec) { s.Mounts[0].Destination = "" }},
 		{"mount field contains null byte", func(s *specs.Spec) { s.Mounts[0].Source = "\x00" }},
-		{"prestart hook #0: path", func(s *specs.Spec) { s.Hooks = &specs.Hooks{Prestart: []specs.Hook{{Path: "true"}}} }},
+		{"createRuntime hook #0: path", func(s *specs.Spec) { s.Hooks = &specs.Hooks{CreateRuntime: []specs.Hook{{Path: "true"}}} }},
 		{"poststop hook #0: timeout", func(s *specs.Spec) {
 			s.Hooks = &specs.Hooks{Poststop: []specs.Hook{{Path: "/bin/true", Timeout: &zero}}}
 		}},

@@ -177,7 +177,8 @@ func checkHooks(h *specs.Hooks) error {
 		return nil
 	}
 	for name, hooks := range map[string][]specs.Hook{
-		"prestart":      h.Prestart, //nolint:staticcheck // Deprecated in the specification, and what docker's networks still use.
+		//lint:ignore SA1019 docker's networks still use it
+		"prestart":      h.Prestart,
 		"createRuntime": h.CreateRuntime, "createContainer": h.CreateContainer, "startContainer": h.StartContainer,
 		"poststart": h.Poststart, "poststop": h.Poststop,
 	} {

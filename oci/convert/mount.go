@@ -36,6 +36,8 @@ type VolumeMount struct {
 	// Target is the guest's directory.
 	Target   string `json:"target"`
 	ReadOnly bool   `json:"readOnly,omitempty"`
+	// MustExist refuses a volume that does not exist, in place of making it.
+	MustExist bool `json:"mustExist,omitempty"`
 	// NoCopy leaves a new volume empty; otherwise it begins with what the
 	// image has at Target.
 	NoCopy bool `json:"noCopy,omitempty"`

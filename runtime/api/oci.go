@@ -153,8 +153,8 @@ type Seccomp struct {
 	// Default is for all calls that no rule matches; Errno goes with it.
 	Default SeccompAction `json:"default"`
 	Errno   uint16        `json:"errno,omitempty"`
-	// Rules are as in libseccomp: where several match, the first that looks at
-	// arguments decides, and one that looks at none is asked last.
+	// Rules are as in libseccomp: of those for a call, the first that looks at
+	// no argument decides alone; else the first that matches.
 	Rules []SeccompRule `json:"rules,omitempty"`
 }
 

@@ -272,6 +272,9 @@ type Mount struct {
 	// Options are KEY=VALUE for the file system itself: of devpts gid, mode
 	// and ptmxmode, of a tmpfs nr_inodes and nr_blocks.
 	Options []string `json:"options,omitempty"`
+	// Shared, if not empty, names a tmpfs that all containers of the sandbox
+	// that name it have in common; the first one's mode and size count.
+	Shared string `json:"shared,omitempty"`
 	// CopyUp fills a tmpfs with what the root has at Target.
 	CopyUp bool `json:"copyUp,omitempty"`
 	// SizeBytes bounds a tmpfs; 0 is the sandbox's memory limit.

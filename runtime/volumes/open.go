@@ -83,7 +83,7 @@ func (s *Store) openPlain(r Ref, v *convert.VolumeMount) (*Opened, error) {
 	}
 	files, err := s.openChain(r, access)
 	created := false
-	if errors.Is(err, fs.ErrNotExist) && isMissing(r.Path) {
+	if errors.Is(err, fs.ErrNotExist) && isMissing(r.Path) && !v.MustExist {
 		err = s.Create(r, CreateOptions{SizeBytes: v.SizeBytes, Labels: v.Labels, Filesystem: ext4lite.MkfsOptions{RootUID: v.UID, RootGID: v.GID}})
 		if created = err == nil; err == nil || api.KindOf(err) == api.KindExists {
 			files, err = s.openChain(r, access)
