@@ -54,7 +54,9 @@ flags=(
 	-X "main.version=$(version $runc)"
 )
 # The command line's repository has no go.mod, for which go assumes the language
-# of go 1.16; its vendor.mod says which it is in truth.
+# of go 1.16; its vendor.mod says which it is in truth. Of a module that has not
+# been downloaded there is no directory.
+go mod download $docker
 language=$(sed -n 's/^go \([0-9]*\.[0-9]*\).*/\1/p' "$(go list -m -f '{{.Dir}}' $docker)/vendor.mod")
 # build TAGS PACKAGE…: into bin, under the last word of each package's path.
 build() {
