@@ -5,17 +5,27 @@ package api
 // EachFD calls fn for every descriptor that the spec can name, in a fixed
 // order, and stops at its first error. fn may change them.
 func (s *Sandbox) EachFD(fn func(*FD) error) error {
-	c := &s.Container
-	fds := []*FD{&s.ControlFD, &s.ListenFD, &s.StreamsFD, &s.Network.BrokerFD, &c.Rootfs.UpperFD, &c.InitFD,
-		&c.Process.StdinFD, &c.Process.StdoutFD, &c.Process.StderrFD}
-	for i := range c.Rootfs.Layers {
-		fds = append(fds, &c.Rootfs.Layers[i].FD)
-	}
+	fds := []*FD{&s.ControlFD, &s.ListenFD, &s.StreamsFD, &s.Network.BrokerFD}
 	for i := range s.Network.Links {
 		l := &s.Network.Links[i]
 		for j := range l.FDs {
 			fds = append(fds, &l.FDs[j])
 		}
+	}
+	for _, fd := range fds {
+		if err := fn(fd); err != nil {
+			return err
+		}
+	}
+	return s.Container.EachFD(fn)
+}
+
+// EachFD is [Sandbox.EachFD] for what one container names.
+func (c *Container) EachFD(fn func(*FD) error) error {
+	fds := []*FD{&c.Rootfs.UpperFD, &c.InitFD,
+		&c.Process.StdinFD, &c.Process.StdoutFD, &c.Process.StderrFD}
+	for i := range c.Rootfs.Layers {
+		fds = append(fds, &c.Rootfs.Layers[i].FD)
 	}
 	volume := func(v *Volume) {
 		if v == nil {

@@ -27,7 +27,7 @@ func explicitContainer() *Container {
 }
 
 func TestExplicitContainer(t *testing.T) {
-	if err := explicitContainer().validate(); err != nil {
+	if err := explicitContainer().Validate(); err != nil {
 		t.Fatal(err)
 	}
 	for name, spoil := range map[string]func(*Container){
@@ -50,7 +50,7 @@ func TestExplicitContainer(t *testing.T) {
 	} {
 		c := explicitContainer()
 		spoil(c)
-		err := c.validate()
+		err := c.Validate()
 		if err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v", name, err)
 		}

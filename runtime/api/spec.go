@@ -53,9 +53,15 @@ type Sandbox struct {
 	// StreamsFD is a bound datagram socket on which clients hand over the
 	// streams of additional processes, or NoFD.
 	StreamsFD FD `json:"streamsFD"`
+	// Hold keeps the first container from running until the control channel
+	// says so, as containers that are added later are.
+	Hold bool `json:"hold,omitempty"`
 	// Container is the first container.
 	Container Container `json:"container"`
 }
+
+// MaxContainers bounds the containers of one sandbox.
+const MaxContainers = 256
 
 // NetworkMode selects what the root network namespace of the guest holds.
 type NetworkMode string

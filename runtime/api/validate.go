@@ -55,10 +55,11 @@ func (s *Sandbox) Validate() error {
 	if err := ValidateLinks(s.Network.Links); err != nil {
 		return Errorf(KindOf(err), "sandbox spec: %w", err)
 	}
-	return s.Container.validate()
+	return s.Container.Validate()
 }
 
-func (c *Container) validate() error {
+// Validate checks a container by itself, as [Sandbox.Validate] does.
+func (c *Container) Validate() error {
 	switch {
 	case c.ID == "":
 		return Errorf(KindInvalid, "container spec: no id")
@@ -77,6 +78,9 @@ func (c *Container) validate() error {
 	}
 	if c.StartHooks != "" && c.InitFD < 0 {
 		return Errorf(KindInvalid, "container %s: startContainer hooks, and no program to run them", c.ID)
+	}
+	if len(c.Hostname) > MaxNameBytes || len(c.Domainname) > MaxNameBytes {
+		return Errorf(KindLimit, "container %s: host or domain name longer than %d bytes", c.ID, MaxNameBytes)
 	}
 	for _, l := range c.Rootfs.Layers {
 		if l.FD < 0 || l.Format != "erofs" {

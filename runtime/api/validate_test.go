@@ -17,7 +17,7 @@ func TestValidateRefusesWhatNoKernelTakes(t *testing.T) {
 			Process: Process{Args: []string{"true"}, Cwd: "/"},
 		}
 	}
-	if err := good().validate(); err != nil {
+	if err := good().Validate(); err != nil {
 		t.Fatalf("a good one: %v", err)
 	}
 	for name, spoil := range map[string]func(*Container){
@@ -45,7 +45,7 @@ func TestValidateRefusesWhatNoKernelTakes(t *testing.T) {
 	} {
 		c := good()
 		spoil(c)
-		if err := c.validate(); KindOf(err) != KindInvalid && KindOf(err) != KindLimit {
+		if err := c.Validate(); KindOf(err) != KindInvalid && KindOf(err) != KindLimit {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

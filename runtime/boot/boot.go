@@ -90,7 +90,7 @@ func Main() {
 	}
 	if err := aheadErr; err != nil {
 		log.Warningf("sandbox %s: %v", sb.spec.ID, err)
-		sb.failed(err)
+		sb.failed(sb.first, err)
 		time.Sleep(reportGrace)
 		os.Exit(exitBootFailed)
 	}
@@ -116,6 +116,8 @@ func (sb *sandbox) receiveSpec(from *handover.Receiver) error {
 		return err
 	}
 	sb.spec = spec
+	sb.first = newContainer(&spec.Container)
+	sb.containers[spec.Container.ID] = sb.first
 	sb.pids.Store(uint64(spec.Resources.Pids))
 	sb.timeline.reached("spec received")
 	return from.Close()
@@ -132,8 +134,8 @@ func (sb *sandbox) getAhead() error {
 	return sb.prepareKernel()
 }
 
-// boot brings the sandbox up to the point where the guest's first process
-// exists, locked down but not yet running.
+// boot brings the sandbox up to the point where the guest's first process could
+// be made, locked down.
 func (sb *sandbox) boot() error {
 	if sb.head.SpecFirst {
 		sb.startPlatform()
@@ -145,35 +147,39 @@ func (sb *sandbox) boot() error {
 	if err := sb.newKernel(); err != nil {
 		return err
 	}
-	c, err := sb.prepareContainer(&sb.spec.Container)
-	if err != nil {
+	if err := sb.setupCgroups(); err != nil {
+		return err
+	}
+	if err := sb.prepareContainer(sb.first); err != nil {
 		return err
 	}
 	if err := sb.joinPlatform(); err != nil {
 		return err
 	}
-	if err := sb.lockdown(filter); err != nil {
-		return err
-	}
-	return sb.createProcess(c)
+	return sb.lockdown(filter)
 }
 
-// run lets the guest run until it has ended and the launcher has hung up.
+// run starts the kernel, and with it the first container unless that is held.
+// It does not return: when the guest has ended, the launcher fetches the exit
+// status and hangs up, which ends us; a launcher that is gone already has done
+// so too.
 func (sb *sandbox) run() {
 	sb.watchdog.Start()
-	if err := sb.k.Start(); err != nil {
-		sb.failed(fmt.Errorf("start kernel: %w", err))
+	err := sb.k.Start()
+	if err == nil {
+		sb.enforceMemory()
+		sb.enforceCPU()
+		sb.created(sb.first)
+		if !sb.spec.Hold {
+			err = sb.startContainer(sb.first)
+		}
+	}
+	if err != nil {
+		sb.failed(sb.first, err)
 		time.Sleep(reportGrace)
 		os.Exit(exitBootFailed)
 	}
-	sb.timeline.reached("guest started")
-	sb.enforceMemory()
-	sb.enforceCPU()
-	sb.started()
 	resumeCollection()
-	sb.waitInit()
-	// The launcher fetches the exit status and hangs up, which ends us; a
-	// launcher that is gone already has done so too.
 	select {}
 }
 

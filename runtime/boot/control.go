@@ -65,66 +65,54 @@ type service struct {
 	sb *sandbox
 }
 
-// checkContainer refuses a name other than that of the sandbox's container.
-func (s *service) checkContainer(id string) error {
-	if id != s.sb.spec.Container.ID {
-		return api.Errorf(api.KindNotFound, "no container %q in this sandbox", id)
-	}
-	return nil
-}
-
-// running returns the container and its first process once they run.
+// running returns a container and its first process once they run.
 func (s *service) running(id string) (*container, *kernel.ThreadGroup, error) {
-	if err := s.checkContainer(id); err != nil {
+	c, err := s.sb.container(id)
+	if err != nil {
 		return nil, nil, err
 	}
-	select {
-	case <-s.sb.startedCh:
-	default:
+	s.sb.mu.Lock()
+	defer s.sb.mu.Unlock()
+	if c.init == nil {
 		return nil, nil, errNotStarted
 	}
-	c, tg := s.sb.firstProcess()
-	if tg == nil {
-		return nil, nil, errNotStarted
-	}
-	return c, tg, nil
+	return c, c.init, nil
 }
 
 // WaitStarted implements controlv1.SandboxService.
 func (s *service) WaitStarted(ctx context.Context, req *controlv1.WaitStartedRequest) (*controlv1.WaitStartedResponse, error) {
-	if err := s.checkContainer(req.GetContainer()); err != nil {
-		return nil, err
-	}
-	select {
-	case <-s.sb.startedCh:
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-	s.sb.mu.Lock()
-	err := s.sb.startErr
-	s.sb.mu.Unlock()
+	c, err := s.sb.container(req.GetContainer())
 	if err != nil {
 		return nil, err
 	}
-	resp := &controlv1.WaitStartedResponse{Pid: 1, Lockdown: s.sb.layers}
+	if err := s.sb.await(ctx, c, c.startedCh); err != nil {
+		return nil, err
+	}
+	return &controlv1.WaitStartedResponse{Pid: 1, Lockdown: s.sb.layers, Phases: s.phases()}, nil
+}
+
+// phases is the boot report so far.
+func (s *service) phases() []*controlv1.BootPhase {
+	var list []*controlv1.BootPhase
 	s.sb.timeline.each(func(name string, nanos int64) {
-		resp.Phases = append(resp.Phases, &controlv1.BootPhase{Name: name, AtNanos: nanos})
+		list = append(list, &controlv1.BootPhase{Name: name, AtNanos: nanos})
 	})
-	return resp, nil
+	return list
 }
 
 // Wait implements controlv1.SandboxService.
 func (s *service) Wait(ctx context.Context, req *controlv1.WaitRequest) (*controlv1.WaitResponse, error) {
-	if err := s.checkContainer(req.GetContainer()); err != nil {
+	c, err := s.sb.container(req.GetContainer())
+	if err != nil {
 		return nil, err
 	}
 	select {
-	case <-s.sb.exitedCh:
+	case <-c.exitedCh:
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
 	s.sb.mu.Lock()
-	exit := s.sb.exit
+	exit := c.exit
 	s.sb.mu.Unlock()
 	return &controlv1.WaitResponse{
 		Code:      int32(exit.Code),
@@ -343,7 +331,10 @@ const maxCommandLineBytes = 4 << 10
 
 // Shutdown implements controlv1.SandboxService.
 func (s *service) Shutdown(context.Context, *controlv1.ShutdownRequest) (*controlv1.ShutdownResponse, error) {
-	if _, tg := s.sb.firstProcess(); tg != nil {
+	s.sb.mu.Lock()
+	runs := s.sb.first.init != nil
+	s.sb.mu.Unlock()
+	if runs {
 		s.sb.k.Kill(linux.WaitStatusTerminationSignal(linux.SIGKILL))
 	}
 	return &controlv1.ShutdownResponse{}, nil

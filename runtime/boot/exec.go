@@ -6,6 +6,7 @@ package boot
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -149,14 +150,11 @@ func (s *service) Exec(ctx context.Context, req *controlv1.ExecRequest) (*contro
 
 // execProcess checks a request.
 func execProcess(req *controlv1.ExecRequest) (*api.Process, error) {
-	p := &api.Process{
-		Args: req.GetArgs(), Env: req.GetEnv(), Cwd: req.GetCwd(), User: req.GetUser(), AdditionalGroups: req.GetAdditionalGroups(),
-		Capabilities: req.GetCapabilities(), NoNewPrivileges: req.GetNoNewPrivileges(), Terminal: req.GetTerminal(),
-		StdinFD: api.NoFD, StdoutFD: api.NoFD, StderrFD: api.NoFD,
+	p := &api.Process{}
+	if err := json.Unmarshal(req.GetProcess(), p); err != nil {
+		return nil, api.Errorf(api.KindInvalid, "exec: decode the process: %w", err)
 	}
-	for _, l := range req.GetRlimits() {
-		p.Rlimits = append(p.Rlimits, api.Rlimit{Name: l.GetName(), Soft: l.GetSoft(), Hard: l.GetHard()})
-	}
+	p.StdinFD, p.StdoutFD, p.StderrFD = api.NoFD, api.NoFD, api.NoFD
 	if len(req.GetExec()) != control.ExecIDBytes {
 		return nil, api.Errorf(api.KindInvalid, "exec: an id of %d bytes, want %d", len(req.GetExec()), control.ExecIDBytes)
 	}
@@ -178,7 +176,7 @@ func (sb *sandbox) startExec(ctx context.Context, c *container, init *kernel.Thr
 	x := &container{spec: &api.Container{ID: c.spec.ID, Process: *p, InitFD: api.NoFD}}
 	program := -1
 	if !req.GetDetach() || p.Terminal {
-		set, err := sb.streams.take(ctx, req.GetExec())
+		set, err := sb.streams.takeStreams(ctx, req.GetExec())
 		if err != nil {
 			set.close()
 			return nil, err
@@ -196,8 +194,8 @@ func (sb *sandbox) startExec(ctx context.Context, c *container, init *kernel.Thr
 	sb.execs.mu.Lock()
 	defer sb.execs.mu.Unlock()
 	sb.execs.byID[req.GetExec()] = e
-	if e.terminal != nil && req.GetRows() > 0 {
-		_ = e.resize(req.GetRows(), req.GetColumns())
+	if e.terminal != nil && p.Rows > 0 {
+		_ = e.resize(uint32(p.Rows), uint32(p.Columns))
 	}
 	sb.k.StartProcess(e.tg)
 	return e, nil

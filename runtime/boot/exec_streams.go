@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Streams of additional processes: descriptors that clients hand over on the
-// donated streams socket, each set under an id that the client chose.
+// Streams of additional processes and files of further containers: descriptors
+// that clients hand over on the donated streams socket, each set under an id that
+// the client chose.
 
 package boot
 
@@ -9,6 +10,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -22,6 +24,8 @@ import (
 const (
 	// maxPendingStreams bounds sets that nobody has asked for yet.
 	maxPendingStreams = 64
+	// maxPendingFiles bounds the descriptors in them: some containers' worth.
+	maxPendingFiles = 1024
 	// streamsPatience is how long an exec waits for its streams, which the
 	// client sent before; and how long a set waits for its exec.
 	streamsPatience = 5 * time.Second
@@ -63,7 +67,7 @@ func (sb *sandbox) receiveStreams() error {
 	}
 	go func() {
 		id := make([]byte, control.ExecIDBytes)
-		rights := make([]byte, unix.CmsgSpace(4*control.MaxExecFiles))
+		rights := make([]byte, unix.CmsgSpace(4*control.MaxFiles))
 		for {
 			var n, rightsLen, flags int
 			var err error
@@ -109,19 +113,63 @@ func parseRights(rights []byte) streamSet {
 func (s *streamSets) put(id string, set streamSet) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	files := len(set.fds)
 	for other, old := range s.arrived {
 		if time.Since(old.at) > streamsPatience || other == id {
 			old.close()
 			delete(s.arrived, other)
+			continue
 		}
+		files += len(old.fds)
 	}
-	if len(s.arrived) >= maxPendingStreams {
+	if len(s.arrived) >= maxPendingStreams || files > maxPendingFiles {
 		set.close()
 		return
 	}
 	s.arrived[id] = set
 	close(s.changed)
 	s.changed = make(chan struct{})
+}
+
+// takeStreams returns the streams of a process that were sent under an id. The
+// caller closes the set, on error too.
+func (s *streamSets) takeStreams(ctx context.Context, id string) (streamSet, error) {
+	set, err := s.take(ctx, id)
+	if err == nil && len(set.fds) > control.MaxExecFiles {
+		err = api.Errorf(api.KindLimit, "exec: %d descriptors, at most %d", len(set.fds), control.MaxExecFiles)
+	}
+	if err == nil {
+		err = set.check()
+	}
+	return set, err
+}
+
+// number replaces the numbers of files in a container's spec by those of the
+// descriptors that they have here. Each is used once, but for a terminal, which
+// is three streams.
+func (s streamSet) number(spec *api.Container) error {
+	used := make([]bool, len(s.fds))
+	err := spec.EachFD(func(fd *api.FD) error {
+		switch n := int(*fd); {
+		case n == int(api.NoFD):
+		case n < 0 || n >= len(s.fds):
+			return fmt.Errorf("it names file %d of %d", n, len(s.fds))
+		case used[n] && !(spec.Process.Terminal && (fd == &spec.Process.StdoutFD || fd == &spec.Process.StderrFD)):
+			return fmt.Errorf("it names file %d twice", n)
+		default:
+			used[n] = true
+			*fd = api.FD(s.fds[n])
+		}
+		return nil
+	})
+	if i := slices.Index(used, false); err == nil && i >= 0 {
+		err = fmt.Errorf("it does not name file %d", i)
+	}
+	if err != nil {
+		return err
+	}
+	p := &spec.Process
+	return streamSet{fds: []int{int(p.StdinFD), int(p.StdoutFD), int(p.StderrFD)}}.check()
 }
 
 // take returns the set that was sent under an id.
@@ -135,7 +183,7 @@ func (s *streamSets) take(ctx context.Context, id string) (streamSet, error) {
 		changed := s.changed
 		s.mu.Unlock()
 		if ok {
-			return set, set.check()
+			return set, nil
 		}
 		select {
 		case <-changed:

@@ -39,19 +39,20 @@ func closed(t *testing.T, what string, f *os.File) {
 	}
 }
 
-// TestStreamsThatNobodyAsksFor: whatever a client sends, no more is kept than the
-// limit, and what is not kept is closed.
-func TestStreamsThatNobodyAsksFor(t *testing.T) {
+// streamsClient is a sandbox with nothing but a streams socket, and a client that
+// sends it copies of a descriptor.
+func streamsClient(t *testing.T) (*sandbox, func(id string, copies int) *os.File) {
+	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer unix.Close(fds[0])
+	t.Cleanup(func() { unix.Close(fds[0]) })
 	sb := &sandbox{spec: &api.Sandbox{StreamsFD: api.FD(fds[1])}}
 	if err := sb.receiveStreams(); err != nil {
 		t.Fatal(err)
 	}
-	send := func(id string, copies int) *os.File {
+	return sb, func(id string, copies int) *os.File {
 		given, ours := handedPipe(t, 0)
 		defer unix.Close(given)
 		list := make([]int, copies)
@@ -63,9 +64,24 @@ func TestStreamsThatNobodyAsksFor(t *testing.T) {
 		}
 		return ours
 	}
+}
+
+// TestFilesThatNobodyAsksFor: however they are spread over sets, no more are kept
+// than the limit.
+func TestFilesThatNobodyAsksFor(t *testing.T) {
+	_, send := streamsClient(t)
+	for i := range maxPendingFiles / control.MaxFiles {
+		send(execID(i), control.MaxFiles)
+	}
+	closed(t, "one more than are kept", send(execID(100), maxPendingFiles%control.MaxFiles+1))
+}
+
+// TestStreamsThatNobodyAsksFor: whatever a client sends, no more is kept than the
+// limit, and what is not kept is closed.
+func TestStreamsThatNobodyAsksFor(t *testing.T) {
+	sb, send := streamsClient(t)
 	closed(t, "a short id", send("short", 1))
 	closed(t, "a long id", send(strings.Repeat("x", 2*control.ExecIDBytes), 1))
-	closed(t, "too many", send(execID(0), control.MaxExecFiles+5))
 	first := send(execID(1), 3)
 	second := send(execID(1), 3)
 	closed(t, "replaced by its own client", first)
@@ -74,7 +90,7 @@ func TestStreamsThatNobodyAsksFor(t *testing.T) {
 	}
 	closed(t, "one more than are kept", send(execID(1000), 1))
 
-	set, err := sb.streams.take(t.Context(), execID(1))
+	set, err := sb.streams.takeStreams(t.Context(), execID(1))
 	if api.KindOf(err) != api.KindInvalid || len(set.fds) != 3 {
 		t.Errorf("in blocking mode: %d descriptors, %v", len(set.fds), err)
 	}
@@ -85,6 +101,13 @@ func TestStreamsThatNobodyAsksFor(t *testing.T) {
 	if _, err := sb.streams.take(gone, execID(1)); err == nil {
 		t.Error("taken twice")
 	}
+	many := send(execID(1), control.MaxExecFiles+1)
+	set, err = sb.streams.takeStreams(t.Context(), execID(1))
+	if api.KindOf(err) != api.KindLimit {
+		t.Errorf("more than a process has: %v", err)
+	}
+	set.close()
+	closed(t, "more than a process has", many)
 }
 
 // TestStreamsOfOtherKinds: what the Sentry would treat as something else than a

@@ -18,7 +18,6 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/kernel"
 	"gvisor.dev/gvisor/pkg/sentry/kernel/auth"
 	"gvisor.dev/gvisor/pkg/sentry/limits"
-	"gvisor.dev/gvisor/pkg/sentry/vfs"
 
 	"z.gfire.dev/gvx/runtime/api"
 )
@@ -30,69 +29,64 @@ const (
 	defaultUmask = 0o022
 )
 
-// container is a prepared container: everything but its first process.
-type container struct {
-	spec *api.Container
-	args kernel.CreateProcessArgs
-	// tty is the terminal of the first process, nil without one.
-	tty *host.TTYFileDescription
-	// initFile is the reaper of --init, nil without one.
-	initFile *vfs.FileDescription
-}
-
 // prepareContainer mounts the container's file systems and resolves all that
 // its first process needs. Nothing of the guest runs.
-func (sb *sandbox) prepareContainer(spec *api.Container) (*container, error) {
+func (sb *sandbox) prepareContainer(c *container) error {
+	spec := c.spec
 	creds := auth.NewRootCredentials(sb.userns)
 	rootArgs := sb.processArgs(spec, creds)
+	if err := sb.takeNamespaces(c, &rootArgs); err != nil {
+		return err
+	}
 	ls, err := limitSet(nil)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	rootArgs.Limits = ls
 	m := &mounter{
 		sb: sb, spec: spec, vfs: sb.k.VFS(), creds: creds,
 		ctx: rootArgs.NewContext(sb.k),
 	}
-	if err := sb.setupCgroups(); err != nil {
-		return nil, err
-	}
+	defer func() { c.volumes = m.volumes }()
 	// Before the mounts: what /sys/fs/cgroup shows follows the namespace.
 	cgroup, cgroupns, err := sb.containerCgroup(m, spec.ID)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	rootArgs.InitialCgroupV2, rootArgs.CgroupNamespace = cgroup, cgroupns
 	mns, err := m.mountRoot()
 	if err != nil {
-		return nil, err
+		return err
 	}
+	c.mns = mns
 	defer m.root.DecRef(m.ctx)
 	// Paths below resolve as the container's root sees them.
 	rootArgs.MountNamespace = mns
 	m.ctx = rootArgs.NewContext(sb.k)
 	for _, step := range []func() error{m.mountDefaults, m.mountExtra, m.placeFiles, m.placeMtab} {
 		if err := step(); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	if err := m.writeSysctls(sb.spec.Sysctls); err != nil {
-		return nil, err
+	if c == sb.first {
+		if err := m.writeSysctls(sb.spec.Sysctls); err != nil {
+			return err
+		}
 	}
 	sb.timeline.reached("file systems mounted")
 
-	c := &container{spec: spec, args: rootArgs}
+	c.args = rootArgs
 	if err := sb.prepareProcess(m, c); err != nil {
-		return nil, err
+		return err
 	}
 	if spec.Rootfs.ReadOnly {
 		// Only now: mount points and the working directory had to be made.
 		if err := m.vfs.SetMountReadOnly(m.root.Mount(), true); err != nil {
-			return nil, fmt.Errorf("make the root file system read-only: %w", err)
+			return fmt.Errorf("make the root file system read-only: %w", err)
 		}
 	}
 	sb.timeline.reached("process prepared")
-	return c, nil
+	return nil
 }
 
 // processArgs is what all processes of a container have in common.
@@ -234,21 +228,30 @@ func (sb *sandbox) prepareInit(c *container) error {
 	return nil
 }
 
-// createProcess makes the container's first process. It runs once the kernel
-// is started.
-func (sb *sandbox) createProcess(c *container) error {
-	ctx := c.args.NewContext(sb.k)
-	if c.initFile != nil {
-		defer c.initFile.DecRef(ctx)
-	}
-	defer c.args.FDTable.DecRef(ctx)
+// createProcess makes the container's first process. It runs once it, or the
+// kernel, is started.
+func (sb *sandbox) createProcess(c *container) (*kernel.ThreadGroup, error) {
+	defer sb.dropProcess(c)
+	c.mns.IncRef() // CreateProcess takes a reference.
 	tg, _, err := sb.k.CreateProcess(c.args)
 	if err != nil {
-		return startError(c.args.Argv[0], err)
+		return nil, startError(c.args.Argv[0], err)
 	}
-	sb.setInit(c, tg)
 	sb.timeline.reached("process created")
-	return nil
+	return tg, nil
+}
+
+// dropProcess gives back what was prepared for the first process alone.
+func (sb *sandbox) dropProcess(c *container) {
+	ctx := c.args.NewContext(sb.k)
+	if c.initFile != nil {
+		c.initFile.DecRef(ctx)
+		c.initFile = nil
+	}
+	if c.args.FDTable != nil {
+		c.args.FDTable.DecRef(ctx)
+		c.args.FDTable = nil
+	}
 }
 
 // startError classifies why the Sentry would not load a program. It has the

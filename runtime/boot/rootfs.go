@@ -31,6 +31,8 @@ type mounter struct {
 	creds *auth.Credentials
 	// root is the container's root once it is mounted; mounter owns a reference.
 	root vfs.VirtualDentry
+	// volumes are those that were mounted.
+	volumes []*volume
 }
 
 // at is the path operation for an absolute guest path, following symlinks

@@ -3,9 +3,8 @@
 package boot
 
 import (
-	"errors"
-	"fmt"
 	"slices"
+	"sync"
 
 	"gvisor.dev/gvisor/pkg/log"
 	"gvisor.dev/gvisor/pkg/sentry/vfs"
@@ -19,6 +18,8 @@ import (
 type volume struct {
 	spec *api.Volume
 	fs   *ext4lite.FS
+	// finished makes finishing happen once.
+	finished sync.Once
 	// discarded says that nobody looks at the volume when the guest has ended.
 	discarded bool
 }
@@ -49,30 +50,31 @@ func (m *mounter) mountVolume(spec *api.Volume, source string, opts vfs.MountOpt
 	if err != nil {
 		return nil, api.Errorf(api.KindInvalid, "mount volume %s: %w", spec.Name, err)
 	}
-	m.sb.volumes = append(m.sb.volumes, v)
+	m.volumes = append(m.volumes, v)
 	return mnt, nil
 }
 
 // keepsVolumes reports whether there is anything for finishVolumes to do.
-func (sb *sandbox) keepsVolumes() bool {
-	return slices.ContainsFunc(sb.volumes, func(v *volume) bool { return !v.discarded })
+func (c *container) keepsVolumes() bool {
+	return slices.ContainsFunc(c.volumes, func(v *volume) bool { return !v.discarded })
 }
 
-// finishVolumes brings the volumes to rest: all that the guest did is on them,
-// their journals are empty, and they are marked clean. The guest has ended.
-func (sb *sandbox) finishVolumes() error {
-	var errs []error
-	for _, v := range sb.volumes {
+// finishVolumes brings a container's volumes to rest: all that the guest did is
+// on them, their journals are empty, and they are marked clean. Its processes
+// have ended.
+func (c *container) finishVolumes() {
+	for _, v := range c.volumes {
 		if v.discarded {
 			continue
 		}
-		finish := v.fs.Flush
-		if v.spec.Compact {
-			finish = v.fs.Compact
-		}
-		if err := finish(); err != nil {
-			errs = append(errs, fmt.Errorf("volume %s: %w", v.spec.Name, err))
-		}
+		v.finished.Do(func() {
+			finish := v.fs.Flush
+			if v.spec.Compact {
+				finish = v.fs.Compact
+			}
+			if err := finish(); err != nil {
+				log.Warningf("bring volume %s to rest: %v", v.spec.Name, err)
+			}
+		})
 	}
-	return errors.Join(errs...)
 }

@@ -43,13 +43,8 @@ func (c *Client) WaitStarted(ctx context.Context, container string) (Started, er
 	if err != nil {
 		return Started{}, FromStatus(err)
 	}
-	s := Started{PID: int(r.GetPid())}
-	for _, p := range r.GetPhases()[:min(len(r.GetPhases()), maxPhases)] {
-		s.Phases = append(s.Phases, Phase{Name: cleanName(p.GetName()), At: time.Duration(p.GetAtNanos())})
-	}
-	for _, l := range r.GetLockdown()[:min(len(r.GetLockdown()), maxLayers)] {
-		s.Lockdown = append(s.Lockdown, cleanName(l))
-	}
+	s := report(r.GetPhases(), r.GetLockdown())
+	s.PID = int(r.GetPid())
 	return s, nil
 }
 

@@ -6,6 +6,8 @@ package control
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
 
 	"z.gfire.dev/gvx/runtime/api"
 	controlv1 "z.gfire.dev/gvx/runtime/control/v1"
@@ -44,16 +46,13 @@ type ExecResult struct {
 // Exec runs an additional process and returns when it has ended or goes on
 // alone. When ctx ends first, the process does too.
 func (c *Client) Exec(ctx context.Context, container string, e *Exec) (ExecResult, error) {
-	p := &e.Process
-	req := &controlv1.ExecRequest{
-		Container: container, Exec: e.ID, Args: p.Args, Env: p.Env, Cwd: p.Cwd, User: p.User, AdditionalGroups: p.AdditionalGroups,
-		Capabilities: p.Capabilities, NoNewPrivileges: p.NoNewPrivileges, Terminal: p.Terminal,
-		Rows: uint32(p.Rows), Columns: uint32(p.Columns), Detach: e.Detach, Program: e.Program,
+	doc, err := json.Marshal(&e.Process)
+	if err != nil {
+		return ExecResult{}, fmt.Errorf("exec: encode the process: %w", err)
 	}
-	for _, l := range p.Rlimits {
-		req.Rlimits = append(req.Rlimits, &controlv1.Rlimit{Name: l.Name, Soft: l.Soft, Hard: l.Hard})
-	}
-	r, err := c.sandbox.Exec(ctx, req)
+	r, err := c.sandbox.Exec(ctx, &controlv1.ExecRequest{
+		Container: container, Exec: e.ID, Process: doc, Detach: e.Detach, Program: e.Program,
+	})
 	if err != nil {
 		return ExecResult{}, FromStatus(err)
 	}

@@ -78,7 +78,373 @@ func (x SignalRequest_Target) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use SignalRequest_Target.Descriptor instead.
 func (SignalRequest_Target) EnumDescriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{5, 0}
+	return file_control_proto_rawDescGZIP(), []int{13, 0}
+}
+
+type WaitCreatedRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Container     string                 `protobuf:"bytes,1,opt,name=container,proto3" json:"container,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WaitCreatedRequest) Reset() {
+	*x = WaitCreatedRequest{}
+	mi := &file_control_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WaitCreatedRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WaitCreatedRequest) ProtoMessage() {}
+
+func (x *WaitCreatedRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_control_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WaitCreatedRequest.ProtoReflect.Descriptor instead.
+func (*WaitCreatedRequest) Descriptor() ([]byte, []int) {
+	return file_control_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *WaitCreatedRequest) GetContainer() string {
+	if x != nil {
+		return x.Container
+	}
+	return ""
+}
+
+type WaitCreatedResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As in WaitStartedResponse.
+	Phases        []*BootPhase `protobuf:"bytes,1,rep,name=phases,proto3" json:"phases,omitempty"`
+	Lockdown      []string     `protobuf:"bytes,2,rep,name=lockdown,proto3" json:"lockdown,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WaitCreatedResponse) Reset() {
+	*x = WaitCreatedResponse{}
+	mi := &file_control_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WaitCreatedResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WaitCreatedResponse) ProtoMessage() {}
+
+func (x *WaitCreatedResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_control_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WaitCreatedResponse.ProtoReflect.Descriptor instead.
+func (*WaitCreatedResponse) Descriptor() ([]byte, []int) {
+	return file_control_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *WaitCreatedResponse) GetPhases() []*BootPhase {
+	if x != nil {
+		return x.Phases
+	}
+	return nil
+}
+
+func (x *WaitCreatedResponse) GetLockdown() []string {
+	if x != nil {
+		return x.Lockdown
+	}
+	return nil
+}
+
+type CreateRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// An api.Container as JSON. Its descriptors are numbers of the files, from 0,
+	// in the order in which they were sent.
+	Container []byte `protobuf:"bytes,1,opt,name=container,proto3" json:"container,omitempty"`
+	// The id under which the client has sent the files on the streams socket.
+	Files         string `protobuf:"bytes,2,opt,name=files,proto3" json:"files,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreateRequest) Reset() {
+	*x = CreateRequest{}
+	mi := &file_control_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreateRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreateRequest) ProtoMessage() {}
+
+func (x *CreateRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_control_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreateRequest.ProtoReflect.Descriptor instead.
+func (*CreateRequest) Descriptor() ([]byte, []int) {
+	return file_control_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *CreateRequest) GetContainer() []byte {
+	if x != nil {
+		return x.Container
+	}
+	return nil
+}
+
+func (x *CreateRequest) GetFiles() string {
+	if x != nil {
+		return x.Files
+	}
+	return ""
+}
+
+type CreateResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreateResponse) Reset() {
+	*x = CreateResponse{}
+	mi := &file_control_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreateResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreateResponse) ProtoMessage() {}
+
+func (x *CreateResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_control_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreateResponse.ProtoReflect.Descriptor instead.
+func (*CreateResponse) Descriptor() ([]byte, []int) {
+	return file_control_proto_rawDescGZIP(), []int{3}
+}
+
+type StartRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Container string                 `protobuf:"bytes,1,opt,name=container,proto3" json:"container,omitempty"`
+	// A list of api.Link as JSON, for a sandbox that takes over a host's network
+	// interfaces, and the id under which their files were sent.
+	Links         []byte `protobuf:"bytes,2,opt,name=links,proto3" json:"links,omitempty"`
+	Files         string `protobuf:"bytes,3,opt,name=files,proto3" json:"files,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StartRequest) Reset() {
+	*x = StartRequest{}
+	mi := &file_control_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StartRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StartRequest) ProtoMessage() {}
+
+func (x *StartRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_control_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StartRequest.ProtoReflect.Descriptor instead.
+func (*StartRequest) Descriptor() ([]byte, []int) {
+	return file_control_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *StartRequest) GetContainer() string {
+	if x != nil {
+		return x.Container
+	}
+	return ""
+}
+
+func (x *StartRequest) GetLinks() []byte {
+	if x != nil {
+		return x.Links
+	}
+	return nil
+}
+
+func (x *StartRequest) GetFiles() string {
+	if x != nil {
+		return x.Files
+	}
+	return ""
+}
+
+type StartResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StartResponse) Reset() {
+	*x = StartResponse{}
+	mi := &file_control_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StartResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StartResponse) ProtoMessage() {}
+
+func (x *StartResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_control_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StartResponse.ProtoReflect.Descriptor instead.
+func (*StartResponse) Descriptor() ([]byte, []int) {
+	return file_control_proto_rawDescGZIP(), []int{5}
+}
+
+type DeleteRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Container     string                 `protobuf:"bytes,1,opt,name=container,proto3" json:"container,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteRequest) Reset() {
+	*x = DeleteRequest{}
+	mi := &file_control_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteRequest) ProtoMessage() {}
+
+func (x *DeleteRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_control_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteRequest.ProtoReflect.Descriptor instead.
+func (*DeleteRequest) Descriptor() ([]byte, []int) {
+	return file_control_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *DeleteRequest) GetContainer() string {
+	if x != nil {
+		return x.Container
+	}
+	return ""
+}
+
+type DeleteResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteResponse) Reset() {
+	*x = DeleteResponse{}
+	mi := &file_control_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteResponse) ProtoMessage() {}
+
+func (x *DeleteResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_control_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteResponse.ProtoReflect.Descriptor instead.
+func (*DeleteResponse) Descriptor() ([]byte, []int) {
+	return file_control_proto_rawDescGZIP(), []int{7}
 }
 
 type WaitStartedRequest struct {
@@ -90,7 +456,7 @@ type WaitStartedRequest struct {
 
 func (x *WaitStartedRequest) Reset() {
 	*x = WaitStartedRequest{}
-	mi := &file_control_proto_msgTypes[0]
+	mi := &file_control_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -102,7 +468,7 @@ func (x *WaitStartedRequest) String() string {
 func (*WaitStartedRequest) ProtoMessage() {}
 
 func (x *WaitStartedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[0]
+	mi := &file_control_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -115,7 +481,7 @@ func (x *WaitStartedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitStartedRequest.ProtoReflect.Descriptor instead.
 func (*WaitStartedRequest) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{0}
+	return file_control_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *WaitStartedRequest) GetContainer() string {
@@ -139,7 +505,7 @@ type WaitStartedResponse struct {
 
 func (x *WaitStartedResponse) Reset() {
 	*x = WaitStartedResponse{}
-	mi := &file_control_proto_msgTypes[1]
+	mi := &file_control_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -151,7 +517,7 @@ func (x *WaitStartedResponse) String() string {
 func (*WaitStartedResponse) ProtoMessage() {}
 
 func (x *WaitStartedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[1]
+	mi := &file_control_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -164,7 +530,7 @@ func (x *WaitStartedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitStartedResponse.ProtoReflect.Descriptor instead.
 func (*WaitStartedResponse) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{1}
+	return file_control_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *WaitStartedResponse) GetPid() int32 {
@@ -200,7 +566,7 @@ type BootPhase struct {
 
 func (x *BootPhase) Reset() {
 	*x = BootPhase{}
-	mi := &file_control_proto_msgTypes[2]
+	mi := &file_control_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -212,7 +578,7 @@ func (x *BootPhase) String() string {
 func (*BootPhase) ProtoMessage() {}
 
 func (x *BootPhase) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[2]
+	mi := &file_control_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -225,7 +591,7 @@ func (x *BootPhase) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BootPhase.ProtoReflect.Descriptor instead.
 func (*BootPhase) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{2}
+	return file_control_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *BootPhase) GetName() string {
@@ -251,7 +617,7 @@ type WaitRequest struct {
 
 func (x *WaitRequest) Reset() {
 	*x = WaitRequest{}
-	mi := &file_control_proto_msgTypes[3]
+	mi := &file_control_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -263,7 +629,7 @@ func (x *WaitRequest) String() string {
 func (*WaitRequest) ProtoMessage() {}
 
 func (x *WaitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[3]
+	mi := &file_control_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -276,7 +642,7 @@ func (x *WaitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitRequest.ProtoReflect.Descriptor instead.
 func (*WaitRequest) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{3}
+	return file_control_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *WaitRequest) GetContainer() string {
@@ -299,7 +665,7 @@ type WaitResponse struct {
 
 func (x *WaitResponse) Reset() {
 	*x = WaitResponse{}
-	mi := &file_control_proto_msgTypes[4]
+	mi := &file_control_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -311,7 +677,7 @@ func (x *WaitResponse) String() string {
 func (*WaitResponse) ProtoMessage() {}
 
 func (x *WaitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[4]
+	mi := &file_control_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -324,7 +690,7 @@ func (x *WaitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitResponse.ProtoReflect.Descriptor instead.
 func (*WaitResponse) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{4}
+	return file_control_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *WaitResponse) GetCode() int32 {
@@ -370,7 +736,7 @@ type SignalRequest struct {
 
 func (x *SignalRequest) Reset() {
 	*x = SignalRequest{}
-	mi := &file_control_proto_msgTypes[5]
+	mi := &file_control_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -382,7 +748,7 @@ func (x *SignalRequest) String() string {
 func (*SignalRequest) ProtoMessage() {}
 
 func (x *SignalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[5]
+	mi := &file_control_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -395,7 +761,7 @@ func (x *SignalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignalRequest.ProtoReflect.Descriptor instead.
 func (*SignalRequest) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{5}
+	return file_control_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *SignalRequest) GetContainer() string {
@@ -434,7 +800,7 @@ type SignalResponse struct {
 
 func (x *SignalResponse) Reset() {
 	*x = SignalResponse{}
-	mi := &file_control_proto_msgTypes[6]
+	mi := &file_control_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -446,7 +812,7 @@ func (x *SignalResponse) String() string {
 func (*SignalResponse) ProtoMessage() {}
 
 func (x *SignalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[6]
+	mi := &file_control_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -459,7 +825,7 @@ func (x *SignalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignalResponse.ProtoReflect.Descriptor instead.
 func (*SignalResponse) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{6}
+	return file_control_proto_rawDescGZIP(), []int{14}
 }
 
 type ResizeRequest struct {
@@ -474,7 +840,7 @@ type ResizeRequest struct {
 
 func (x *ResizeRequest) Reset() {
 	*x = ResizeRequest{}
-	mi := &file_control_proto_msgTypes[7]
+	mi := &file_control_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -486,7 +852,7 @@ func (x *ResizeRequest) String() string {
 func (*ResizeRequest) ProtoMessage() {}
 
 func (x *ResizeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[7]
+	mi := &file_control_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -499,7 +865,7 @@ func (x *ResizeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResizeRequest.ProtoReflect.Descriptor instead.
 func (*ResizeRequest) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{7}
+	return file_control_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ResizeRequest) GetContainer() string {
@@ -538,7 +904,7 @@ type ResizeResponse struct {
 
 func (x *ResizeResponse) Reset() {
 	*x = ResizeResponse{}
-	mi := &file_control_proto_msgTypes[8]
+	mi := &file_control_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -550,7 +916,7 @@ func (x *ResizeResponse) String() string {
 func (*ResizeResponse) ProtoMessage() {}
 
 func (x *ResizeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[8]
+	mi := &file_control_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -563,7 +929,7 @@ func (x *ResizeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResizeResponse.ProtoReflect.Descriptor instead.
 func (*ResizeResponse) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{8}
+	return file_control_proto_rawDescGZIP(), []int{16}
 }
 
 type StatsRequest struct {
@@ -575,7 +941,7 @@ type StatsRequest struct {
 
 func (x *StatsRequest) Reset() {
 	*x = StatsRequest{}
-	mi := &file_control_proto_msgTypes[9]
+	mi := &file_control_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -587,7 +953,7 @@ func (x *StatsRequest) String() string {
 func (*StatsRequest) ProtoMessage() {}
 
 func (x *StatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[9]
+	mi := &file_control_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -600,7 +966,7 @@ func (x *StatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsRequest.ProtoReflect.Descriptor instead.
 func (*StatsRequest) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{9}
+	return file_control_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *StatsRequest) GetContainer() string {
@@ -636,7 +1002,7 @@ type StatsResponse struct {
 
 func (x *StatsResponse) Reset() {
 	*x = StatsResponse{}
-	mi := &file_control_proto_msgTypes[10]
+	mi := &file_control_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -648,7 +1014,7 @@ func (x *StatsResponse) String() string {
 func (*StatsResponse) ProtoMessage() {}
 
 func (x *StatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[10]
+	mi := &file_control_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -661,7 +1027,7 @@ func (x *StatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsResponse.ProtoReflect.Descriptor instead.
 func (*StatsResponse) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{10}
+	return file_control_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *StatsResponse) GetMemoryBytes() uint64 {
@@ -757,7 +1123,7 @@ type ProcessesRequest struct {
 
 func (x *ProcessesRequest) Reset() {
 	*x = ProcessesRequest{}
-	mi := &file_control_proto_msgTypes[11]
+	mi := &file_control_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -769,7 +1135,7 @@ func (x *ProcessesRequest) String() string {
 func (*ProcessesRequest) ProtoMessage() {}
 
 func (x *ProcessesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[11]
+	mi := &file_control_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -782,7 +1148,7 @@ func (x *ProcessesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProcessesRequest.ProtoReflect.Descriptor instead.
 func (*ProcessesRequest) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{11}
+	return file_control_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ProcessesRequest) GetContainer() string {
@@ -801,7 +1167,7 @@ type ProcessesResponse struct {
 
 func (x *ProcessesResponse) Reset() {
 	*x = ProcessesResponse{}
-	mi := &file_control_proto_msgTypes[12]
+	mi := &file_control_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -813,7 +1179,7 @@ func (x *ProcessesResponse) String() string {
 func (*ProcessesResponse) ProtoMessage() {}
 
 func (x *ProcessesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[12]
+	mi := &file_control_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -826,7 +1192,7 @@ func (x *ProcessesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProcessesResponse.ProtoReflect.Descriptor instead.
 func (*ProcessesResponse) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{12}
+	return file_control_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ProcessesResponse) GetProcesses() []*Process {
@@ -854,7 +1220,7 @@ type Process struct {
 
 func (x *Process) Reset() {
 	*x = Process{}
-	mi := &file_control_proto_msgTypes[13]
+	mi := &file_control_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -866,7 +1232,7 @@ func (x *Process) String() string {
 func (*Process) ProtoMessage() {}
 
 func (x *Process) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[13]
+	mi := &file_control_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -879,7 +1245,7 @@ func (x *Process) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Process.ProtoReflect.Descriptor instead.
 func (*Process) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{13}
+	return file_control_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Process) GetPid() int32 {
@@ -950,31 +1316,22 @@ type ExecRequest struct {
 	Container string                 `protobuf:"bytes,1,opt,name=container,proto3" json:"container,omitempty"`
 	// Chosen by the client; the id under which it has sent the streams, unless
 	// the process has none.
-	Exec             string   `protobuf:"bytes,2,opt,name=exec,proto3" json:"exec,omitempty"`
-	Args             []string `protobuf:"bytes,3,rep,name=args,proto3" json:"args,omitempty"`
-	Env              []string `protobuf:"bytes,4,rep,name=env,proto3" json:"env,omitempty"`
-	Cwd              string   `protobuf:"bytes,5,opt,name=cwd,proto3" json:"cwd,omitempty"`
-	User             string   `protobuf:"bytes,6,opt,name=user,proto3" json:"user,omitempty"`
-	AdditionalGroups []string `protobuf:"bytes,7,rep,name=additional_groups,json=additionalGroups,proto3" json:"additional_groups,omitempty"`
-	Capabilities     []string `protobuf:"bytes,8,rep,name=capabilities,proto3" json:"capabilities,omitempty"`
-	NoNewPrivileges  bool     `protobuf:"varint,9,opt,name=no_new_privileges,json=noNewPrivileges,proto3" json:"no_new_privileges,omitempty"`
-	Terminal         bool     `protobuf:"varint,10,opt,name=terminal,proto3" json:"terminal,omitempty"`
-	Rows             uint32   `protobuf:"varint,11,opt,name=rows,proto3" json:"rows,omitempty"`
-	Columns          uint32   `protobuf:"varint,12,opt,name=columns,proto3" json:"columns,omitempty"`
+	Exec string `protobuf:"bytes,2,opt,name=exec,proto3" json:"exec,omitempty"`
+	// An api.Process as JSON, without descriptors.
+	Process []byte `protobuf:"bytes,3,opt,name=process,proto3" json:"process,omitempty"`
 	// Return once the process runs; its streams are /dev/null unless some were
 	// sent.
-	Detach bool `protobuf:"varint,13,opt,name=detach,proto3" json:"detach,omitempty"`
+	Detach bool `protobuf:"varint,4,opt,name=detach,proto3" json:"detach,omitempty"`
 	// The streams are followed by a program of the client's, which runs in place
-	// of args[0]: for copying files.
-	Program       bool      `protobuf:"varint,14,opt,name=program,proto3" json:"program,omitempty"`
-	Rlimits       []*Rlimit `protobuf:"bytes,15,rep,name=rlimits,proto3" json:"rlimits,omitempty"`
+	// of the first argument: for copying files.
+	Program       bool `protobuf:"varint,5,opt,name=program,proto3" json:"program,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ExecRequest) Reset() {
 	*x = ExecRequest{}
-	mi := &file_control_proto_msgTypes[14]
+	mi := &file_control_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -986,7 +1343,7 @@ func (x *ExecRequest) String() string {
 func (*ExecRequest) ProtoMessage() {}
 
 func (x *ExecRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[14]
+	mi := &file_control_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -999,7 +1356,7 @@ func (x *ExecRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecRequest.ProtoReflect.Descriptor instead.
 func (*ExecRequest) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{14}
+	return file_control_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ExecRequest) GetContainer() string {
@@ -1016,74 +1373,11 @@ func (x *ExecRequest) GetExec() string {
 	return ""
 }
 
-func (x *ExecRequest) GetArgs() []string {
+func (x *ExecRequest) GetProcess() []byte {
 	if x != nil {
-		return x.Args
+		return x.Process
 	}
 	return nil
-}
-
-func (x *ExecRequest) GetEnv() []string {
-	if x != nil {
-		return x.Env
-	}
-	return nil
-}
-
-func (x *ExecRequest) GetCwd() string {
-	if x != nil {
-		return x.Cwd
-	}
-	return ""
-}
-
-func (x *ExecRequest) GetUser() string {
-	if x != nil {
-		return x.User
-	}
-	return ""
-}
-
-func (x *ExecRequest) GetAdditionalGroups() []string {
-	if x != nil {
-		return x.AdditionalGroups
-	}
-	return nil
-}
-
-func (x *ExecRequest) GetCapabilities() []string {
-	if x != nil {
-		return x.Capabilities
-	}
-	return nil
-}
-
-func (x *ExecRequest) GetNoNewPrivileges() bool {
-	if x != nil {
-		return x.NoNewPrivileges
-	}
-	return false
-}
-
-func (x *ExecRequest) GetTerminal() bool {
-	if x != nil {
-		return x.Terminal
-	}
-	return false
-}
-
-func (x *ExecRequest) GetRows() uint32 {
-	if x != nil {
-		return x.Rows
-	}
-	return 0
-}
-
-func (x *ExecRequest) GetColumns() uint32 {
-	if x != nil {
-		return x.Columns
-	}
-	return 0
 }
 
 func (x *ExecRequest) GetDetach() bool {
@@ -1098,73 +1392,6 @@ func (x *ExecRequest) GetProgram() bool {
 		return x.Program
 	}
 	return false
-}
-
-func (x *ExecRequest) GetRlimits() []*Rlimit {
-	if x != nil {
-		return x.Rlimits
-	}
-	return nil
-}
-
-type Rlimit struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Soft          uint64                 `protobuf:"varint,2,opt,name=soft,proto3" json:"soft,omitempty"`
-	Hard          uint64                 `protobuf:"varint,3,opt,name=hard,proto3" json:"hard,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Rlimit) Reset() {
-	*x = Rlimit{}
-	mi := &file_control_proto_msgTypes[15]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Rlimit) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Rlimit) ProtoMessage() {}
-
-func (x *Rlimit) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[15]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Rlimit.ProtoReflect.Descriptor instead.
-func (*Rlimit) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{15}
-}
-
-func (x *Rlimit) GetName() string {
-	if x != nil {
-		return x.Name
-	}
-	return ""
-}
-
-func (x *Rlimit) GetSoft() uint64 {
-	if x != nil {
-		return x.Soft
-	}
-	return 0
-}
-
-func (x *Rlimit) GetHard() uint64 {
-	if x != nil {
-		return x.Hard
-	}
-	return 0
 }
 
 type ExecResponse struct {
@@ -1182,7 +1409,7 @@ type ExecResponse struct {
 
 func (x *ExecResponse) Reset() {
 	*x = ExecResponse{}
-	mi := &file_control_proto_msgTypes[16]
+	mi := &file_control_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1194,7 +1421,7 @@ func (x *ExecResponse) String() string {
 func (*ExecResponse) ProtoMessage() {}
 
 func (x *ExecResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[16]
+	mi := &file_control_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1207,7 +1434,7 @@ func (x *ExecResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecResponse.ProtoReflect.Descriptor instead.
 func (*ExecResponse) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{16}
+	return file_control_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ExecResponse) GetPid() int32 {
@@ -1248,7 +1475,7 @@ type DetachRequest struct {
 
 func (x *DetachRequest) Reset() {
 	*x = DetachRequest{}
-	mi := &file_control_proto_msgTypes[17]
+	mi := &file_control_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1260,7 +1487,7 @@ func (x *DetachRequest) String() string {
 func (*DetachRequest) ProtoMessage() {}
 
 func (x *DetachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[17]
+	mi := &file_control_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1273,7 +1500,7 @@ func (x *DetachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DetachRequest.ProtoReflect.Descriptor instead.
 func (*DetachRequest) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{17}
+	return file_control_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *DetachRequest) GetContainer() string {
@@ -1298,7 +1525,7 @@ type DetachResponse struct {
 
 func (x *DetachResponse) Reset() {
 	*x = DetachResponse{}
-	mi := &file_control_proto_msgTypes[18]
+	mi := &file_control_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1310,7 +1537,7 @@ func (x *DetachResponse) String() string {
 func (*DetachResponse) ProtoMessage() {}
 
 func (x *DetachResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[18]
+	mi := &file_control_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1323,7 +1550,7 @@ func (x *DetachResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DetachResponse.ProtoReflect.Descriptor instead.
 func (*DetachResponse) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{18}
+	return file_control_proto_rawDescGZIP(), []int{25}
 }
 
 type PauseRequest struct {
@@ -1335,7 +1562,7 @@ type PauseRequest struct {
 
 func (x *PauseRequest) Reset() {
 	*x = PauseRequest{}
-	mi := &file_control_proto_msgTypes[19]
+	mi := &file_control_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1347,7 +1574,7 @@ func (x *PauseRequest) String() string {
 func (*PauseRequest) ProtoMessage() {}
 
 func (x *PauseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[19]
+	mi := &file_control_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1360,7 +1587,7 @@ func (x *PauseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseRequest.ProtoReflect.Descriptor instead.
 func (*PauseRequest) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{19}
+	return file_control_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *PauseRequest) GetContainer() string {
@@ -1378,7 +1605,7 @@ type PauseResponse struct {
 
 func (x *PauseResponse) Reset() {
 	*x = PauseResponse{}
-	mi := &file_control_proto_msgTypes[20]
+	mi := &file_control_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1390,7 +1617,7 @@ func (x *PauseResponse) String() string {
 func (*PauseResponse) ProtoMessage() {}
 
 func (x *PauseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[20]
+	mi := &file_control_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1403,7 +1630,7 @@ func (x *PauseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseResponse.ProtoReflect.Descriptor instead.
 func (*PauseResponse) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{20}
+	return file_control_proto_rawDescGZIP(), []int{27}
 }
 
 type ResumeRequest struct {
@@ -1415,7 +1642,7 @@ type ResumeRequest struct {
 
 func (x *ResumeRequest) Reset() {
 	*x = ResumeRequest{}
-	mi := &file_control_proto_msgTypes[21]
+	mi := &file_control_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1427,7 +1654,7 @@ func (x *ResumeRequest) String() string {
 func (*ResumeRequest) ProtoMessage() {}
 
 func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[21]
+	mi := &file_control_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1440,7 +1667,7 @@ func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRequest.ProtoReflect.Descriptor instead.
 func (*ResumeRequest) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{21}
+	return file_control_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ResumeRequest) GetContainer() string {
@@ -1458,7 +1685,7 @@ type ResumeResponse struct {
 
 func (x *ResumeResponse) Reset() {
 	*x = ResumeResponse{}
-	mi := &file_control_proto_msgTypes[22]
+	mi := &file_control_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1470,7 +1697,7 @@ func (x *ResumeResponse) String() string {
 func (*ResumeResponse) ProtoMessage() {}
 
 func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[22]
+	mi := &file_control_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1483,7 +1710,7 @@ func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeResponse.ProtoReflect.Descriptor instead.
 func (*ResumeResponse) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{22}
+	return file_control_proto_rawDescGZIP(), []int{29}
 }
 
 // A limit that is absent stays as it is; zero removes it.
@@ -1499,7 +1726,7 @@ type UpdateRequest struct {
 
 func (x *UpdateRequest) Reset() {
 	*x = UpdateRequest{}
-	mi := &file_control_proto_msgTypes[23]
+	mi := &file_control_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1511,7 +1738,7 @@ func (x *UpdateRequest) String() string {
 func (*UpdateRequest) ProtoMessage() {}
 
 func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[23]
+	mi := &file_control_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1524,7 +1751,7 @@ func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateRequest.ProtoReflect.Descriptor instead.
 func (*UpdateRequest) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{23}
+	return file_control_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *UpdateRequest) GetContainer() string {
@@ -1563,7 +1790,7 @@ type UpdateResponse struct {
 
 func (x *UpdateResponse) Reset() {
 	*x = UpdateResponse{}
-	mi := &file_control_proto_msgTypes[24]
+	mi := &file_control_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1575,7 +1802,7 @@ func (x *UpdateResponse) String() string {
 func (*UpdateResponse) ProtoMessage() {}
 
 func (x *UpdateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[24]
+	mi := &file_control_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1588,7 +1815,7 @@ func (x *UpdateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateResponse.ProtoReflect.Descriptor instead.
 func (*UpdateResponse) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{24}
+	return file_control_proto_rawDescGZIP(), []int{31}
 }
 
 type ShutdownRequest struct {
@@ -1599,7 +1826,7 @@ type ShutdownRequest struct {
 
 func (x *ShutdownRequest) Reset() {
 	*x = ShutdownRequest{}
-	mi := &file_control_proto_msgTypes[25]
+	mi := &file_control_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1611,7 +1838,7 @@ func (x *ShutdownRequest) String() string {
 func (*ShutdownRequest) ProtoMessage() {}
 
 func (x *ShutdownRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[25]
+	mi := &file_control_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1624,7 +1851,7 @@ func (x *ShutdownRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutdownRequest.ProtoReflect.Descriptor instead.
 func (*ShutdownRequest) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{25}
+	return file_control_proto_rawDescGZIP(), []int{32}
 }
 
 type ShutdownResponse struct {
@@ -1635,7 +1862,7 @@ type ShutdownResponse struct {
 
 func (x *ShutdownResponse) Reset() {
 	*x = ShutdownResponse{}
-	mi := &file_control_proto_msgTypes[26]
+	mi := &file_control_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1647,7 +1874,7 @@ func (x *ShutdownResponse) String() string {
 func (*ShutdownResponse) ProtoMessage() {}
 
 func (x *ShutdownResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[26]
+	mi := &file_control_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1660,7 +1887,7 @@ func (x *ShutdownResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutdownResponse.ProtoReflect.Descriptor instead.
 func (*ShutdownResponse) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{26}
+	return file_control_proto_rawDescGZIP(), []int{33}
 }
 
 var File_control_proto protoreflect.FileDescriptor
@@ -1668,6 +1895,23 @@ var File_control_proto protoreflect.FileDescriptor
 const file_control_proto_rawDesc = "" +
 	"\n" +
 	"\rcontrol.proto\x12\x0egvx.control.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"2\n" +
+	"\x12WaitCreatedRequest\x12\x1c\n" +
+	"\tcontainer\x18\x01 \x01(\tR\tcontainer\"d\n" +
+	"\x13WaitCreatedResponse\x121\n" +
+	"\x06phases\x18\x01 \x03(\v2\x19.gvx.control.v1.BootPhaseR\x06phases\x12\x1a\n" +
+	"\blockdown\x18\x02 \x03(\tR\blockdown\"C\n" +
+	"\rCreateRequest\x12\x1c\n" +
+	"\tcontainer\x18\x01 \x01(\fR\tcontainer\x12\x14\n" +
+	"\x05files\x18\x02 \x01(\tR\x05files\"\x10\n" +
+	"\x0eCreateResponse\"X\n" +
+	"\fStartRequest\x12\x1c\n" +
+	"\tcontainer\x18\x01 \x01(\tR\tcontainer\x12\x14\n" +
+	"\x05links\x18\x02 \x01(\fR\x05links\x12\x14\n" +
+	"\x05files\x18\x03 \x01(\tR\x05files\"\x0f\n" +
+	"\rStartResponse\"-\n" +
+	"\rDeleteRequest\x12\x1c\n" +
+	"\tcontainer\x18\x01 \x01(\tR\tcontainer\"\x10\n" +
+	"\x0eDeleteResponse\"2\n" +
 	"\x12WaitStartedRequest\x12\x1c\n" +
 	"\tcontainer\x18\x01 \x01(\tR\tcontainer\"v\n" +
 	"\x13WaitStartedResponse\x12\x10\n" +
@@ -1732,28 +1976,13 @@ const file_control_proto_rawDesc = "" +
 	"\x10started_at_nanos\x18\x06 \x01(\x03R\x0estartedAtNanos\x12\x1b\n" +
 	"\tcpu_nanos\x18\a \x01(\x04R\bcpuNanos\x12\x10\n" +
 	"\x03tty\x18\b \x01(\tR\x03tty\x12\x12\n" +
-	"\x04args\x18\t \x03(\tR\x04args\"\xb6\x03\n" +
+	"\x04args\x18\t \x03(\tR\x04args\"\x8b\x01\n" +
 	"\vExecRequest\x12\x1c\n" +
 	"\tcontainer\x18\x01 \x01(\tR\tcontainer\x12\x12\n" +
-	"\x04exec\x18\x02 \x01(\tR\x04exec\x12\x12\n" +
-	"\x04args\x18\x03 \x03(\tR\x04args\x12\x10\n" +
-	"\x03env\x18\x04 \x03(\tR\x03env\x12\x10\n" +
-	"\x03cwd\x18\x05 \x01(\tR\x03cwd\x12\x12\n" +
-	"\x04user\x18\x06 \x01(\tR\x04user\x12+\n" +
-	"\x11additional_groups\x18\a \x03(\tR\x10additionalGroups\x12\"\n" +
-	"\fcapabilities\x18\b \x03(\tR\fcapabilities\x12*\n" +
-	"\x11no_new_privileges\x18\t \x01(\bR\x0fnoNewPrivileges\x12\x1a\n" +
-	"\bterminal\x18\n" +
-	" \x01(\bR\bterminal\x12\x12\n" +
-	"\x04rows\x18\v \x01(\rR\x04rows\x12\x18\n" +
-	"\acolumns\x18\f \x01(\rR\acolumns\x12\x16\n" +
-	"\x06detach\x18\r \x01(\bR\x06detach\x12\x18\n" +
-	"\aprogram\x18\x0e \x01(\bR\aprogram\x120\n" +
-	"\arlimits\x18\x0f \x03(\v2\x16.gvx.control.v1.RlimitR\arlimits\"D\n" +
-	"\x06Rlimit\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
-	"\x04soft\x18\x02 \x01(\x04R\x04soft\x12\x12\n" +
-	"\x04hard\x18\x03 \x01(\x04R\x04hard\"f\n" +
+	"\x04exec\x18\x02 \x01(\tR\x04exec\x12\x18\n" +
+	"\aprocess\x18\x03 \x01(\fR\aprocess\x12\x16\n" +
+	"\x06detach\x18\x04 \x01(\bR\x06detach\x12\x18\n" +
+	"\aprogram\x18\x05 \x01(\bR\aprogram\"f\n" +
 	"\fExecResponse\x12\x10\n" +
 	"\x03pid\x18\x01 \x01(\x05R\x03pid\x12\x12\n" +
 	"\x04code\x18\x02 \x01(\x05R\x04code\x12\x16\n" +
@@ -1780,8 +2009,12 @@ const file_control_proto_rawDesc = "" +
 	"\x05_pids\"\x10\n" +
 	"\x0eUpdateResponse\"\x11\n" +
 	"\x0fShutdownRequest\"\x12\n" +
-	"\x10ShutdownResponse2\x81\a\n" +
+	"\x10ShutdownResponse2\xb1\t\n" +
 	"\aSandbox\x12V\n" +
+	"\vWaitCreated\x12\".gvx.control.v1.WaitCreatedRequest\x1a#.gvx.control.v1.WaitCreatedResponse\x12G\n" +
+	"\x06Create\x12\x1d.gvx.control.v1.CreateRequest\x1a\x1e.gvx.control.v1.CreateResponse\x12D\n" +
+	"\x05Start\x12\x1c.gvx.control.v1.StartRequest\x1a\x1d.gvx.control.v1.StartResponse\x12G\n" +
+	"\x06Delete\x12\x1d.gvx.control.v1.DeleteRequest\x1a\x1e.gvx.control.v1.DeleteResponse\x12V\n" +
 	"\vWaitStarted\x12\".gvx.control.v1.WaitStartedRequest\x1a#.gvx.control.v1.WaitStartedResponse\x12A\n" +
 	"\x04Wait\x12\x1b.gvx.control.v1.WaitRequest\x1a\x1c.gvx.control.v1.WaitResponse\x12G\n" +
 	"\x06Signal\x12\x1d.gvx.control.v1.SignalRequest\x1a\x1e.gvx.control.v1.SignalResponse\x12G\n" +
@@ -1808,70 +2041,85 @@ func file_control_proto_rawDescGZIP() []byte {
 }
 
 var file_control_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_control_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_control_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
 var file_control_proto_goTypes = []any{
 	(SignalRequest_Target)(0),     // 0: gvx.control.v1.SignalRequest.Target
-	(*WaitStartedRequest)(nil),    // 1: gvx.control.v1.WaitStartedRequest
-	(*WaitStartedResponse)(nil),   // 2: gvx.control.v1.WaitStartedResponse
-	(*BootPhase)(nil),             // 3: gvx.control.v1.BootPhase
-	(*WaitRequest)(nil),           // 4: gvx.control.v1.WaitRequest
-	(*WaitResponse)(nil),          // 5: gvx.control.v1.WaitResponse
-	(*SignalRequest)(nil),         // 6: gvx.control.v1.SignalRequest
-	(*SignalResponse)(nil),        // 7: gvx.control.v1.SignalResponse
-	(*ResizeRequest)(nil),         // 8: gvx.control.v1.ResizeRequest
-	(*ResizeResponse)(nil),        // 9: gvx.control.v1.ResizeResponse
-	(*StatsRequest)(nil),          // 10: gvx.control.v1.StatsRequest
-	(*StatsResponse)(nil),         // 11: gvx.control.v1.StatsResponse
-	(*ProcessesRequest)(nil),      // 12: gvx.control.v1.ProcessesRequest
-	(*ProcessesResponse)(nil),     // 13: gvx.control.v1.ProcessesResponse
-	(*Process)(nil),               // 14: gvx.control.v1.Process
-	(*ExecRequest)(nil),           // 15: gvx.control.v1.ExecRequest
-	(*Rlimit)(nil),                // 16: gvx.control.v1.Rlimit
-	(*ExecResponse)(nil),          // 17: gvx.control.v1.ExecResponse
-	(*DetachRequest)(nil),         // 18: gvx.control.v1.DetachRequest
-	(*DetachResponse)(nil),        // 19: gvx.control.v1.DetachResponse
-	(*PauseRequest)(nil),          // 20: gvx.control.v1.PauseRequest
-	(*PauseResponse)(nil),         // 21: gvx.control.v1.PauseResponse
-	(*ResumeRequest)(nil),         // 22: gvx.control.v1.ResumeRequest
-	(*ResumeResponse)(nil),        // 23: gvx.control.v1.ResumeResponse
-	(*UpdateRequest)(nil),         // 24: gvx.control.v1.UpdateRequest
-	(*UpdateResponse)(nil),        // 25: gvx.control.v1.UpdateResponse
-	(*ShutdownRequest)(nil),       // 26: gvx.control.v1.ShutdownRequest
-	(*ShutdownResponse)(nil),      // 27: gvx.control.v1.ShutdownResponse
-	(*timestamppb.Timestamp)(nil), // 28: google.protobuf.Timestamp
+	(*WaitCreatedRequest)(nil),    // 1: gvx.control.v1.WaitCreatedRequest
+	(*WaitCreatedResponse)(nil),   // 2: gvx.control.v1.WaitCreatedResponse
+	(*CreateRequest)(nil),         // 3: gvx.control.v1.CreateRequest
+	(*CreateResponse)(nil),        // 4: gvx.control.v1.CreateResponse
+	(*StartRequest)(nil),          // 5: gvx.control.v1.StartRequest
+	(*StartResponse)(nil),         // 6: gvx.control.v1.StartResponse
+	(*DeleteRequest)(nil),         // 7: gvx.control.v1.DeleteRequest
+	(*DeleteResponse)(nil),        // 8: gvx.control.v1.DeleteResponse
+	(*WaitStartedRequest)(nil),    // 9: gvx.control.v1.WaitStartedRequest
+	(*WaitStartedResponse)(nil),   // 10: gvx.control.v1.WaitStartedResponse
+	(*BootPhase)(nil),             // 11: gvx.control.v1.BootPhase
+	(*WaitRequest)(nil),           // 12: gvx.control.v1.WaitRequest
+	(*WaitResponse)(nil),          // 13: gvx.control.v1.WaitResponse
+	(*SignalRequest)(nil),         // 14: gvx.control.v1.SignalRequest
+	(*SignalResponse)(nil),        // 15: gvx.control.v1.SignalResponse
+	(*ResizeRequest)(nil),         // 16: gvx.control.v1.ResizeRequest
+	(*ResizeResponse)(nil),        // 17: gvx.control.v1.ResizeResponse
+	(*StatsRequest)(nil),          // 18: gvx.control.v1.StatsRequest
+	(*StatsResponse)(nil),         // 19: gvx.control.v1.StatsResponse
+	(*ProcessesRequest)(nil),      // 20: gvx.control.v1.ProcessesRequest
+	(*ProcessesResponse)(nil),     // 21: gvx.control.v1.ProcessesResponse
+	(*Process)(nil),               // 22: gvx.control.v1.Process
+	(*ExecRequest)(nil),           // 23: gvx.control.v1.ExecRequest
+	(*ExecResponse)(nil),          // 24: gvx.control.v1.ExecResponse
+	(*DetachRequest)(nil),         // 25: gvx.control.v1.DetachRequest
+	(*DetachResponse)(nil),        // 26: gvx.control.v1.DetachResponse
+	(*PauseRequest)(nil),          // 27: gvx.control.v1.PauseRequest
+	(*PauseResponse)(nil),         // 28: gvx.control.v1.PauseResponse
+	(*ResumeRequest)(nil),         // 29: gvx.control.v1.ResumeRequest
+	(*ResumeResponse)(nil),        // 30: gvx.control.v1.ResumeResponse
+	(*UpdateRequest)(nil),         // 31: gvx.control.v1.UpdateRequest
+	(*UpdateResponse)(nil),        // 32: gvx.control.v1.UpdateResponse
+	(*ShutdownRequest)(nil),       // 33: gvx.control.v1.ShutdownRequest
+	(*ShutdownResponse)(nil),      // 34: gvx.control.v1.ShutdownResponse
+	(*timestamppb.Timestamp)(nil), // 35: google.protobuf.Timestamp
 }
 var file_control_proto_depIdxs = []int32{
-	3,  // 0: gvx.control.v1.WaitStartedResponse.phases:type_name -> gvx.control.v1.BootPhase
-	28, // 1: gvx.control.v1.WaitResponse.at:type_name -> google.protobuf.Timestamp
-	0,  // 2: gvx.control.v1.SignalRequest.target:type_name -> gvx.control.v1.SignalRequest.Target
-	14, // 3: gvx.control.v1.ProcessesResponse.processes:type_name -> gvx.control.v1.Process
-	16, // 4: gvx.control.v1.ExecRequest.rlimits:type_name -> gvx.control.v1.Rlimit
-	1,  // 5: gvx.control.v1.Sandbox.WaitStarted:input_type -> gvx.control.v1.WaitStartedRequest
-	4,  // 6: gvx.control.v1.Sandbox.Wait:input_type -> gvx.control.v1.WaitRequest
-	6,  // 7: gvx.control.v1.Sandbox.Signal:input_type -> gvx.control.v1.SignalRequest
-	8,  // 8: gvx.control.v1.Sandbox.Resize:input_type -> gvx.control.v1.ResizeRequest
-	10, // 9: gvx.control.v1.Sandbox.Stats:input_type -> gvx.control.v1.StatsRequest
-	12, // 10: gvx.control.v1.Sandbox.Processes:input_type -> gvx.control.v1.ProcessesRequest
-	15, // 11: gvx.control.v1.Sandbox.Exec:input_type -> gvx.control.v1.ExecRequest
-	18, // 12: gvx.control.v1.Sandbox.Detach:input_type -> gvx.control.v1.DetachRequest
-	20, // 13: gvx.control.v1.Sandbox.Pause:input_type -> gvx.control.v1.PauseRequest
-	22, // 14: gvx.control.v1.Sandbox.Resume:input_type -> gvx.control.v1.ResumeRequest
-	24, // 15: gvx.control.v1.Sandbox.Update:input_type -> gvx.control.v1.UpdateRequest
-	26, // 16: gvx.control.v1.Sandbox.Shutdown:input_type -> gvx.control.v1.ShutdownRequest
-	2,  // 17: gvx.control.v1.Sandbox.WaitStarted:output_type -> gvx.control.v1.WaitStartedResponse
-	5,  // 18: gvx.control.v1.Sandbox.Wait:output_type -> gvx.control.v1.WaitResponse
-	7,  // 19: gvx.control.v1.Sandbox.Signal:output_type -> gvx.control.v1.SignalResponse
-	9,  // 20: gvx.control.v1.Sandbox.Resize:output_type -> gvx.control.v1.ResizeResponse
-	11, // 21: gvx.control.v1.Sandbox.Stats:output_type -> gvx.control.v1.StatsResponse
-	13, // 22: gvx.control.v1.Sandbox.Processes:output_type -> gvx.control.v1.ProcessesResponse
-	17, // 23: gvx.control.v1.Sandbox.Exec:output_type -> gvx.control.v1.ExecResponse
-	19, // 24: gvx.control.v1.Sandbox.Detach:output_type -> gvx.control.v1.DetachResponse
-	21, // 25: gvx.control.v1.Sandbox.Pause:output_type -> gvx.control.v1.PauseResponse
-	23, // 26: gvx.control.v1.Sandbox.Resume:output_type -> gvx.control.v1.ResumeResponse
-	25, // 27: gvx.control.v1.Sandbox.Update:output_type -> gvx.control.v1.UpdateResponse
-	27, // 28: gvx.control.v1.Sandbox.Shutdown:output_type -> gvx.control.v1.ShutdownResponse
-	17, // [17:29] is the sub-list for method output_type
-	5,  // [5:17] is the sub-list for method input_type
+	11, // 0: gvx.control.v1.WaitCreatedResponse.phases:type_name -> gvx.control.v1.BootPhase
+	11, // 1: gvx.control.v1.WaitStartedResponse.phases:type_name -> gvx.control.v1.BootPhase
+	35, // 2: gvx.control.v1.WaitResponse.at:type_name -> google.protobuf.Timestamp
+	0,  // 3: gvx.control.v1.SignalRequest.target:type_name -> gvx.control.v1.SignalRequest.Target
+	22, // 4: gvx.control.v1.ProcessesResponse.processes:type_name -> gvx.control.v1.Process
+	1,  // 5: gvx.control.v1.Sandbox.WaitCreated:input_type -> gvx.control.v1.WaitCreatedRequest
+	3,  // 6: gvx.control.v1.Sandbox.Create:input_type -> gvx.control.v1.CreateRequest
+	5,  // 7: gvx.control.v1.Sandbox.Start:input_type -> gvx.control.v1.StartRequest
+	7,  // 8: gvx.control.v1.Sandbox.Delete:input_type -> gvx.control.v1.DeleteRequest
+	9,  // 9: gvx.control.v1.Sandbox.WaitStarted:input_type -> gvx.control.v1.WaitStartedRequest
+	12, // 10: gvx.control.v1.Sandbox.Wait:input_type -> gvx.control.v1.WaitRequest
+	14, // 11: gvx.control.v1.Sandbox.Signal:input_type -> gvx.control.v1.SignalRequest
+	16, // 12: gvx.control.v1.Sandbox.Resize:input_type -> gvx.control.v1.ResizeRequest
+	18, // 13: gvx.control.v1.Sandbox.Stats:input_type -> gvx.control.v1.StatsRequest
+	20, // 14: gvx.control.v1.Sandbox.Processes:input_type -> gvx.control.v1.ProcessesRequest
+	23, // 15: gvx.control.v1.Sandbox.Exec:input_type -> gvx.control.v1.ExecRequest
+	25, // 16: gvx.control.v1.Sandbox.Detach:input_type -> gvx.control.v1.DetachRequest
+	27, // 17: gvx.control.v1.Sandbox.Pause:input_type -> gvx.control.v1.PauseRequest
+	29, // 18: gvx.control.v1.Sandbox.Resume:input_type -> gvx.control.v1.ResumeRequest
+	31, // 19: gvx.control.v1.Sandbox.Update:input_type -> gvx.control.v1.UpdateRequest
+	33, // 20: gvx.control.v1.Sandbox.Shutdown:input_type -> gvx.control.v1.ShutdownRequest
+	2,  // 21: gvx.control.v1.Sandbox.WaitCreated:output_type -> gvx.control.v1.WaitCreatedResponse
+	4,  // 22: gvx.control.v1.Sandbox.Create:output_type -> gvx.control.v1.CreateResponse
+	6,  // 23: gvx.control.v1.Sandbox.Start:output_type -> gvx.control.v1.StartResponse
+	8,  // 24: gvx.control.v1.Sandbox.Delete:output_type -> gvx.control.v1.DeleteResponse
+	10, // 25: gvx.control.v1.Sandbox.WaitStarted:output_type -> gvx.control.v1.WaitStartedResponse
+	13, // 26: gvx.control.v1.Sandbox.Wait:output_type -> gvx.control.v1.WaitResponse
+	15, // 27: gvx.control.v1.Sandbox.Signal:output_type -> gvx.control.v1.SignalResponse
+	17, // 28: gvx.control.v1.Sandbox.Resize:output_type -> gvx.control.v1.ResizeResponse
+	19, // 29: gvx.control.v1.Sandbox.Stats:output_type -> gvx.control.v1.StatsResponse
+	21, // 30: gvx.control.v1.Sandbox.Processes:output_type -> gvx.control.v1.ProcessesResponse
+	24, // 31: gvx.control.v1.Sandbox.Exec:output_type -> gvx.control.v1.ExecResponse
+	26, // 32: gvx.control.v1.Sandbox.Detach:output_type -> gvx.control.v1.DetachResponse
+	28, // 33: gvx.control.v1.Sandbox.Pause:output_type -> gvx.control.v1.PauseResponse
+	30, // 34: gvx.control.v1.Sandbox.Resume:output_type -> gvx.control.v1.ResumeResponse
+	32, // 35: gvx.control.v1.Sandbox.Update:output_type -> gvx.control.v1.UpdateResponse
+	34, // 36: gvx.control.v1.Sandbox.Shutdown:output_type -> gvx.control.v1.ShutdownResponse
+	21, // [21:37] is the sub-list for method output_type
+	5,  // [5:21] is the sub-list for method input_type
 	5,  // [5:5] is the sub-list for extension type_name
 	5,  // [5:5] is the sub-list for extension extendee
 	0,  // [0:5] is the sub-list for field type_name
@@ -1882,14 +2130,14 @@ func file_control_proto_init() {
 	if File_control_proto != nil {
 		return
 	}
-	file_control_proto_msgTypes[23].OneofWrappers = []any{}
+	file_control_proto_msgTypes[30].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_control_proto_rawDesc), len(file_control_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   27,
+			NumMessages:   34,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -8,6 +8,10 @@ import (
 )
 
 type SandboxService interface {
+	WaitCreated(context.Context, *WaitCreatedRequest) (*WaitCreatedResponse, error)
+	Create(context.Context, *CreateRequest) (*CreateResponse, error)
+	Start(context.Context, *StartRequest) (*StartResponse, error)
+	Delete(context.Context, *DeleteRequest) (*DeleteResponse, error)
 	WaitStarted(context.Context, *WaitStartedRequest) (*WaitStartedResponse, error)
 	Wait(context.Context, *WaitRequest) (*WaitResponse, error)
 	Signal(context.Context, *SignalRequest) (*SignalResponse, error)
@@ -25,6 +29,34 @@ type SandboxService interface {
 func RegisterSandboxService(srv *ttrpc.Server, svc SandboxService) {
 	srv.RegisterService("gvx.control.v1.Sandbox", &ttrpc.ServiceDesc{
 		Methods: map[string]ttrpc.Method{
+			"WaitCreated": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req WaitCreatedRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.WaitCreated(ctx, &req)
+			},
+			"Create": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req CreateRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Create(ctx, &req)
+			},
+			"Start": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req StartRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Start(ctx, &req)
+			},
+			"Delete": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req DeleteRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Delete(ctx, &req)
+			},
 			"WaitStarted": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
 				var req WaitStartedRequest
 				if err := unmarshal(&req); err != nil {
@@ -121,6 +153,38 @@ func NewSandboxClient(client *ttrpc.Client) SandboxService {
 	return &sandboxClient{
 		client: client,
 	}
+}
+
+func (c *sandboxClient) WaitCreated(ctx context.Context, req *WaitCreatedRequest) (*WaitCreatedResponse, error) {
+	var resp WaitCreatedResponse
+	if err := c.client.Call(ctx, "gvx.control.v1.Sandbox", "WaitCreated", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *sandboxClient) Create(ctx context.Context, req *CreateRequest) (*CreateResponse, error) {
+	var resp CreateResponse
+	if err := c.client.Call(ctx, "gvx.control.v1.Sandbox", "Create", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *sandboxClient) Start(ctx context.Context, req *StartRequest) (*StartResponse, error) {
+	var resp StartResponse
+	if err := c.client.Call(ctx, "gvx.control.v1.Sandbox", "Start", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *sandboxClient) Delete(ctx context.Context, req *DeleteRequest) (*DeleteResponse, error) {
+	var resp DeleteResponse
+	if err := c.client.Call(ctx, "gvx.control.v1.Sandbox", "Delete", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
 }
 
 func (c *sandboxClient) WaitStarted(ctx context.Context, req *WaitStartedRequest) (*WaitStartedResponse, error) {
