@@ -63,6 +63,57 @@ type execs struct {
 	// locks of gVisor's.
 	mu   sync.Mutex
 	byID map[string]*execution
+	// changed is closed, and made anew, when byID changes.
+	changed chan struct{}
+}
+
+// enter sets what an id stands for, and tells who waits for it.
+//
+// Preconditions: x.mu is locked.
+func (x *execs) enter(id string, e *execution) {
+	if x.byID == nil {
+		x.byID = make(map[string]*execution)
+	}
+	x.byID[id] = e
+	if x.changed != nil {
+		close(x.changed)
+		x.changed = nil
+	}
+}
+
+// await waits until the process with an id runs. One that is not known is about
+// to be: its client asks while another call of its starts it.
+func (x *execs) await(ctx context.Context, id string) (*execution, error) {
+	patience := time.NewTimer(streamsPatience)
+	defer patience.Stop()
+	for {
+		x.mu.Lock()
+		if e := x.byID[id]; e != nil {
+			x.mu.Unlock()
+			return e, nil
+		}
+		if x.changed == nil {
+			x.changed = make(chan struct{})
+		}
+		changed := x.changed
+		x.mu.Unlock()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-patience.C:
+			return nil, api.Errorf(api.KindState, "exec: no such process runs")
+		}
+	}
+}
+
+// ExecStarted implements controlv1.SandboxService.
+func (s *service) ExecStarted(ctx context.Context, req *controlv1.ExecStartedRequest) (*controlv1.ExecStartedResponse, error) {
+	e, err := s.sb.execs.await(ctx, req.GetExec())
+	if err != nil {
+		return nil, err
+	}
+	return &controlv1.ExecStartedResponse{Pid: int32(e.pid)}, nil
 }
 
 // reserve takes an id, and a place, for a process that is about to be made.
@@ -75,10 +126,7 @@ func (x *execs) reserve(id string) error {
 	if len(x.byID) >= maxExecs {
 		return api.Errorf(api.KindLimit, "exec: %d additional processes already run", len(x.byID))
 	}
-	if x.byID == nil {
-		x.byID = make(map[string]*execution)
-	}
-	x.byID[id] = nil
+	x.enter(id, nil)
 	return nil
 }
 
@@ -193,7 +241,7 @@ func (sb *sandbox) startExec(ctx context.Context, c *container, init *kernel.Thr
 	}
 	sb.execs.mu.Lock()
 	defer sb.execs.mu.Unlock()
-	sb.execs.byID[req.GetExec()] = e
+	sb.execs.enter(req.GetExec(), e)
 	if e.terminal != nil && p.Rows > 0 {
 		_ = e.resize(uint32(p.Rows), uint32(p.Columns))
 	}

@@ -181,7 +181,8 @@ func (u *run) prepare(ctx context.Context) error {
 
 // start makes what is donated besides the layers, and starts the process.
 func (u *run) start(spec *api.Sandbox) error {
-	cfg := &launch.Config{Spec: spec, Layers: u.pin.Layers()}
+	cfg := &launch.Config{Spec: spec}
+	cfg.Layers = u.pin.Layers()
 	closeUpper, err := u.addVolumes(cfg)
 	if err != nil {
 		return err

@@ -63,6 +63,13 @@ func (c *Client) Exec(ctx context.Context, container string, e *Exec) (ExecResul
 	return res, nil
 }
 
+// ExecStarted returns the id that the guest gives an additional process, once it
+// runs. The call that starts it may still be on its way.
+func (c *Client) ExecStarted(ctx context.Context, container, exec string) (pid int, err error) {
+	r, err := c.sandbox.ExecStarted(ctx, &controlv1.ExecStartedRequest{Container: container, Exec: exec})
+	return int(r.GetPid()), FromStatus(err)
+}
+
 // SignalExec sends a signal to an additional process, or to the foreground
 // process group of its terminal.
 func (c *Client) SignalExec(ctx context.Context, container, exec string, signal int, target Target) error {

@@ -148,7 +148,9 @@ func startFake(fatal func(error), opt StreamOptions) (*Process, *Streams) {
 		fatal(err)
 	}
 	defer layer.Close()
-	p, err := fakeEmbryo().Start(&Config{Spec: fakeSpec(opt.TTY), Layers: []*os.File{layer}, Stdin: s.Stdin(), Stdout: s.Stdout(), Stderr: s.Stderr()})
+	p, err := fakeEmbryo().Start(&Config{Spec: fakeSpec(opt.TTY), ContainerFiles: ContainerFiles{
+		Layers: []*os.File{layer}, Stdin: s.Stdin(), Stdout: s.Stdout(), Stderr: s.Stderr(),
+	}})
 	if err != nil {
 		fatal(err)
 	}
@@ -364,7 +366,8 @@ func TestEmbryoThatDiedIsNamedAsTheCause(t *testing.T) {
 	}
 	p.Kill()
 	p.Ending()
-	_, err = e.Start(&Config{Spec: fakeSpec(false), Layers: []*os.File{os.Stdin}, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr})
+	files := ContainerFiles{Layers: []*os.File{os.Stdin}, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr}
+	_, err = e.Start(&Config{Spec: fakeSpec(false), ContainerFiles: files})
 	if err == nil || !strings.Contains(err.Error(), "SIGKILL") {
 		t.Errorf("start: %v, want how the process ended", err)
 	}

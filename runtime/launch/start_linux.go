@@ -22,25 +22,40 @@ import (
 // who may close them once Start has returned.
 type Config struct {
 	Spec *api.Sandbox
-	// Layers are the rootfs' layers, parallel to Spec.Container.Rootfs.Layers.
-	Layers []*os.File
-	// Upper takes the rootfs' writes.
-	Upper *os.File
-	// UpperVolume are the files of Spec.Container.Rootfs.Upper, and Volumes
-	// those of Spec.Container.Mounts, parallel to it: nil for a mount that is
-	// no volume. The lowest base comes first.
-	UpperVolume []*os.File
-	Volumes     [][]*os.File
-	// Init is the reaper of --init.
-	Init *os.File
+	// ContainerFiles are those of Spec.Container.
+	ContainerFiles
 	// Broker is the sandbox's end of the channel to the network's broker.
 	Broker *os.File
 	// Listen is the listening control socket.
 	Listen *os.File
 	// Streams is the socket on which streams of additional processes arrive.
 	Streams *os.File
+}
+
+// ContainerFiles are what a container's spec has descriptors for. The files stay
+// the caller's.
+type ContainerFiles struct {
+	// Layers are the rootfs' layers, parallel to Rootfs.Layers.
+	Layers []*os.File
+	// Upper takes the rootfs' writes.
+	Upper *os.File
+	// UpperVolume are the files of Rootfs.Upper, and Volumes those of Mounts,
+	// parallel to it: nil for a mount that is no volume. The lowest base comes
+	// first.
+	UpperVolume []*os.File
+	Volumes     [][]*os.File
+	// Init is the reaper of --init.
+	Init *os.File
 	// Stdin, Stdout and Stderr are the guest's ends of its streams.
 	Stdin, Stdout, Stderr *os.File
+}
+
+// Number is for a container that joins a running sandbox: it fills in every
+// descriptor of spec with the number of its file, from 0, in the list it returns.
+func (f *ContainerFiles) Number(spec *api.Container) []*os.File {
+	d := &donation{}
+	d.addContainer(spec, f)
+	return d.files
 }
 
 // Start gives the process its spec and its files. It returns when they are on
@@ -81,6 +96,7 @@ func (e *Embryo) why(cause error) error {
 
 // donation numbers the files that go to the sandbox process.
 type donation struct {
+	first int
 	files []*os.File
 }
 
@@ -89,7 +105,7 @@ func (d *donation) add(f *os.File) api.FD {
 		return api.NoFD
 	}
 	d.files = append(d.files, f)
-	return api.FD(handover.FirstNumber + len(d.files) - 1)
+	return api.FD(d.first + len(d.files) - 1)
 }
 
 func (d *donation) addAll(files []*os.File) []api.FD {
@@ -102,35 +118,39 @@ func (d *donation) addAll(files []*os.File) []api.FD {
 
 // donate writes into cfg.Spec the number that each file will have.
 func donate(cfg *Config, controlEnd *os.File) *donation {
-	d := &donation{}
+	d := &donation{first: handover.FirstNumber}
 	s := cfg.Spec
 	s.ControlFD = d.add(controlEnd)
 	s.ListenFD = d.add(cfg.Listen)
 	s.StreamsFD = d.add(cfg.Streams)
 	s.Network.BrokerFD = d.add(cfg.Broker)
-	c := &s.Container
+	d.addContainer(&s.Container, &cfg.ContainerFiles)
+	return d
+}
+
+// addContainer adds what one container has.
+func (d *donation) addContainer(c *api.Container, f *ContainerFiles) {
 	for i := range c.Rootfs.Layers {
-		c.Rootfs.Layers[i].FD = d.add(cfg.Layers[i])
+		c.Rootfs.Layers[i].FD = d.add(f.Layers[i])
 	}
-	c.Rootfs.UpperFD = d.add(cfg.Upper)
+	c.Rootfs.UpperFD = d.add(f.Upper)
 	if c.Rootfs.Upper != nil {
-		c.Rootfs.Upper.FDs = d.addAll(cfg.UpperVolume)
+		c.Rootfs.Upper.FDs = d.addAll(f.UpperVolume)
 	}
 	for i := range c.Mounts {
 		if v := c.Mounts[i].Volume; v != nil {
-			v.FDs = d.addAll(cfg.Volumes[i])
+			v.FDs = d.addAll(f.Volumes[i])
 		}
 	}
-	c.InitFD = d.add(cfg.Init)
+	c.InitFD = d.add(f.Init)
 	p := &c.Process
-	p.StdinFD = d.add(cfg.Stdin)
-	if cfg.Stdout == cfg.Stdin && cfg.Stderr == cfg.Stdin {
+	p.StdinFD = d.add(f.Stdin)
+	if f.Stdout == f.Stdin && f.Stderr == f.Stdin {
 		// A terminal: one file, three streams.
 		p.StdoutFD, p.StderrFD = p.StdinFD, p.StdinFD
 	} else {
-		p.StdoutFD, p.StderrFD = d.add(cfg.Stdout), d.add(cfg.Stderr)
+		p.StdoutFD, p.StderrFD = d.add(f.Stdout), d.add(f.Stderr)
 	}
-	return d
 }
 
 // controlPair returns the two ends of a control channel.

@@ -1465,6 +1465,103 @@ func (x *ExecResponse) GetRunning() bool {
 	return false
 }
 
+type ExecStartedRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Container     string                 `protobuf:"bytes,1,opt,name=container,proto3" json:"container,omitempty"`
+	Exec          string                 `protobuf:"bytes,2,opt,name=exec,proto3" json:"exec,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExecStartedRequest) Reset() {
+	*x = ExecStartedRequest{}
+	mi := &file_control_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExecStartedRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExecStartedRequest) ProtoMessage() {}
+
+func (x *ExecStartedRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_control_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExecStartedRequest.ProtoReflect.Descriptor instead.
+func (*ExecStartedRequest) Descriptor() ([]byte, []int) {
+	return file_control_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *ExecStartedRequest) GetContainer() string {
+	if x != nil {
+		return x.Container
+	}
+	return ""
+}
+
+func (x *ExecStartedRequest) GetExec() string {
+	if x != nil {
+		return x.Exec
+	}
+	return ""
+}
+
+type ExecStartedResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The process' id as the guest sees it.
+	Pid           int32 `protobuf:"varint,1,opt,name=pid,proto3" json:"pid,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExecStartedResponse) Reset() {
+	*x = ExecStartedResponse{}
+	mi := &file_control_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExecStartedResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExecStartedResponse) ProtoMessage() {}
+
+func (x *ExecStartedResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_control_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExecStartedResponse.ProtoReflect.Descriptor instead.
+func (*ExecStartedResponse) Descriptor() ([]byte, []int) {
+	return file_control_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *ExecStartedResponse) GetPid() int32 {
+	if x != nil {
+		return x.Pid
+	}
+	return 0
+}
+
 type DetachRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Container     string                 `protobuf:"bytes,1,opt,name=container,proto3" json:"container,omitempty"`
@@ -1475,7 +1572,7 @@ type DetachRequest struct {
 
 func (x *DetachRequest) Reset() {
 	*x = DetachRequest{}
-	mi := &file_control_proto_msgTypes[24]
+	mi := &file_control_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1487,7 +1584,7 @@ func (x *DetachRequest) String() string {
 func (*DetachRequest) ProtoMessage() {}
 
 func (x *DetachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[24]
+	mi := &file_control_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1500,7 +1597,7 @@ func (x *DetachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DetachRequest.ProtoReflect.Descriptor instead.
 func (*DetachRequest) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{24}
+	return file_control_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *DetachRequest) GetContainer() string {
@@ -1525,7 +1622,7 @@ type DetachResponse struct {
 
 func (x *DetachResponse) Reset() {
 	*x = DetachResponse{}
-	mi := &file_control_proto_msgTypes[25]
+	mi := &file_control_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1537,7 +1634,7 @@ func (x *DetachResponse) String() string {
 func (*DetachResponse) ProtoMessage() {}
 
 func (x *DetachResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[25]
+	mi := &file_control_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1550,7 +1647,7 @@ func (x *DetachResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DetachResponse.ProtoReflect.Descriptor instead.
 func (*DetachResponse) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{25}
+	return file_control_proto_rawDescGZIP(), []int{27}
 }
 
 type PauseRequest struct {
@@ -1562,7 +1659,7 @@ type PauseRequest struct {
 
 func (x *PauseRequest) Reset() {
 	*x = PauseRequest{}
-	mi := &file_control_proto_msgTypes[26]
+	mi := &file_control_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1574,7 +1671,7 @@ func (x *PauseRequest) String() string {
 func (*PauseRequest) ProtoMessage() {}
 
 func (x *PauseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[26]
+	mi := &file_control_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1587,7 +1684,7 @@ func (x *PauseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseRequest.ProtoReflect.Descriptor instead.
 func (*PauseRequest) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{26}
+	return file_control_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *PauseRequest) GetContainer() string {
@@ -1605,7 +1702,7 @@ type PauseResponse struct {
 
 func (x *PauseResponse) Reset() {
 	*x = PauseResponse{}
-	mi := &file_control_proto_msgTypes[27]
+	mi := &file_control_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1617,7 +1714,7 @@ func (x *PauseResponse) String() string {
 func (*PauseResponse) ProtoMessage() {}
 
 func (x *PauseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[27]
+	mi := &file_control_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1630,7 +1727,7 @@ func (x *PauseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseResponse.ProtoReflect.Descriptor instead.
 func (*PauseResponse) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{27}
+	return file_control_proto_rawDescGZIP(), []int{29}
 }
 
 type ResumeRequest struct {
@@ -1642,7 +1739,7 @@ type ResumeRequest struct {
 
 func (x *ResumeRequest) Reset() {
 	*x = ResumeRequest{}
-	mi := &file_control_proto_msgTypes[28]
+	mi := &file_control_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1654,7 +1751,7 @@ func (x *ResumeRequest) String() string {
 func (*ResumeRequest) ProtoMessage() {}
 
 func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[28]
+	mi := &file_control_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1667,7 +1764,7 @@ func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRequest.ProtoReflect.Descriptor instead.
 func (*ResumeRequest) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{28}
+	return file_control_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ResumeRequest) GetContainer() string {
@@ -1685,7 +1782,7 @@ type ResumeResponse struct {
 
 func (x *ResumeResponse) Reset() {
 	*x = ResumeResponse{}
-	mi := &file_control_proto_msgTypes[29]
+	mi := &file_control_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1697,7 +1794,7 @@ func (x *ResumeResponse) String() string {
 func (*ResumeResponse) ProtoMessage() {}
 
 func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[29]
+	mi := &file_control_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1710,7 +1807,7 @@ func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeResponse.ProtoReflect.Descriptor instead.
 func (*ResumeResponse) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{29}
+	return file_control_proto_rawDescGZIP(), []int{31}
 }
 
 // A limit that is absent stays as it is; zero removes it.
@@ -1726,7 +1823,7 @@ type UpdateRequest struct {
 
 func (x *UpdateRequest) Reset() {
 	*x = UpdateRequest{}
-	mi := &file_control_proto_msgTypes[30]
+	mi := &file_control_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1738,7 +1835,7 @@ func (x *UpdateRequest) String() string {
 func (*UpdateRequest) ProtoMessage() {}
 
 func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[30]
+	mi := &file_control_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1751,7 +1848,7 @@ func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateRequest.ProtoReflect.Descriptor instead.
 func (*UpdateRequest) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{30}
+	return file_control_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *UpdateRequest) GetContainer() string {
@@ -1790,7 +1887,7 @@ type UpdateResponse struct {
 
 func (x *UpdateResponse) Reset() {
 	*x = UpdateResponse{}
-	mi := &file_control_proto_msgTypes[31]
+	mi := &file_control_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1802,7 +1899,7 @@ func (x *UpdateResponse) String() string {
 func (*UpdateResponse) ProtoMessage() {}
 
 func (x *UpdateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[31]
+	mi := &file_control_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1815,7 +1912,7 @@ func (x *UpdateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateResponse.ProtoReflect.Descriptor instead.
 func (*UpdateResponse) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{31}
+	return file_control_proto_rawDescGZIP(), []int{33}
 }
 
 type ShutdownRequest struct {
@@ -1826,7 +1923,7 @@ type ShutdownRequest struct {
 
 func (x *ShutdownRequest) Reset() {
 	*x = ShutdownRequest{}
-	mi := &file_control_proto_msgTypes[32]
+	mi := &file_control_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1838,7 +1935,7 @@ func (x *ShutdownRequest) String() string {
 func (*ShutdownRequest) ProtoMessage() {}
 
 func (x *ShutdownRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[32]
+	mi := &file_control_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1851,7 +1948,7 @@ func (x *ShutdownRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutdownRequest.ProtoReflect.Descriptor instead.
 func (*ShutdownRequest) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{32}
+	return file_control_proto_rawDescGZIP(), []int{34}
 }
 
 type ShutdownResponse struct {
@@ -1862,7 +1959,7 @@ type ShutdownResponse struct {
 
 func (x *ShutdownResponse) Reset() {
 	*x = ShutdownResponse{}
-	mi := &file_control_proto_msgTypes[33]
+	mi := &file_control_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1874,7 +1971,7 @@ func (x *ShutdownResponse) String() string {
 func (*ShutdownResponse) ProtoMessage() {}
 
 func (x *ShutdownResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[33]
+	mi := &file_control_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1887,7 +1984,7 @@ func (x *ShutdownResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutdownResponse.ProtoReflect.Descriptor instead.
 func (*ShutdownResponse) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{33}
+	return file_control_proto_rawDescGZIP(), []int{35}
 }
 
 var File_control_proto protoreflect.FileDescriptor
@@ -1987,7 +2084,12 @@ const file_control_proto_rawDesc = "" +
 	"\x03pid\x18\x01 \x01(\x05R\x03pid\x12\x12\n" +
 	"\x04code\x18\x02 \x01(\x05R\x04code\x12\x16\n" +
 	"\x06signal\x18\x03 \x01(\x05R\x06signal\x12\x18\n" +
-	"\arunning\x18\x04 \x01(\bR\arunning\"A\n" +
+	"\arunning\x18\x04 \x01(\bR\arunning\"F\n" +
+	"\x12ExecStartedRequest\x12\x1c\n" +
+	"\tcontainer\x18\x01 \x01(\tR\tcontainer\x12\x12\n" +
+	"\x04exec\x18\x02 \x01(\tR\x04exec\"'\n" +
+	"\x13ExecStartedResponse\x12\x10\n" +
+	"\x03pid\x18\x01 \x01(\x05R\x03pid\"A\n" +
 	"\rDetachRequest\x12\x1c\n" +
 	"\tcontainer\x18\x01 \x01(\tR\tcontainer\x12\x12\n" +
 	"\x04exec\x18\x02 \x01(\tR\x04exec\"\x10\n" +
@@ -2009,7 +2111,8 @@ const file_control_proto_rawDesc = "" +
 	"\x05_pids\"\x10\n" +
 	"\x0eUpdateResponse\"\x11\n" +
 	"\x0fShutdownRequest\"\x12\n" +
-	"\x10ShutdownResponse2\xb1\t\n" +
+	"\x10ShutdownResponse2\x89\n" +
+	"\n" +
 	"\aSandbox\x12V\n" +
 	"\vWaitCreated\x12\".gvx.control.v1.WaitCreatedRequest\x1a#.gvx.control.v1.WaitCreatedResponse\x12G\n" +
 	"\x06Create\x12\x1d.gvx.control.v1.CreateRequest\x1a\x1e.gvx.control.v1.CreateResponse\x12D\n" +
@@ -2021,7 +2124,8 @@ const file_control_proto_rawDesc = "" +
 	"\x06Resize\x12\x1d.gvx.control.v1.ResizeRequest\x1a\x1e.gvx.control.v1.ResizeResponse\x12D\n" +
 	"\x05Stats\x12\x1c.gvx.control.v1.StatsRequest\x1a\x1d.gvx.control.v1.StatsResponse\x12P\n" +
 	"\tProcesses\x12 .gvx.control.v1.ProcessesRequest\x1a!.gvx.control.v1.ProcessesResponse\x12A\n" +
-	"\x04Exec\x12\x1b.gvx.control.v1.ExecRequest\x1a\x1c.gvx.control.v1.ExecResponse\x12G\n" +
+	"\x04Exec\x12\x1b.gvx.control.v1.ExecRequest\x1a\x1c.gvx.control.v1.ExecResponse\x12V\n" +
+	"\vExecStarted\x12\".gvx.control.v1.ExecStartedRequest\x1a#.gvx.control.v1.ExecStartedResponse\x12G\n" +
 	"\x06Detach\x12\x1d.gvx.control.v1.DetachRequest\x1a\x1e.gvx.control.v1.DetachResponse\x12D\n" +
 	"\x05Pause\x12\x1c.gvx.control.v1.PauseRequest\x1a\x1d.gvx.control.v1.PauseResponse\x12G\n" +
 	"\x06Resume\x12\x1d.gvx.control.v1.ResumeRequest\x1a\x1e.gvx.control.v1.ResumeResponse\x12G\n" +
@@ -2041,7 +2145,7 @@ func file_control_proto_rawDescGZIP() []byte {
 }
 
 var file_control_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_control_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
+var file_control_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
 var file_control_proto_goTypes = []any{
 	(SignalRequest_Target)(0),     // 0: gvx.control.v1.SignalRequest.Target
 	(*WaitCreatedRequest)(nil),    // 1: gvx.control.v1.WaitCreatedRequest
@@ -2068,22 +2172,24 @@ var file_control_proto_goTypes = []any{
 	(*Process)(nil),               // 22: gvx.control.v1.Process
 	(*ExecRequest)(nil),           // 23: gvx.control.v1.ExecRequest
 	(*ExecResponse)(nil),          // 24: gvx.control.v1.ExecResponse
-	(*DetachRequest)(nil),         // 25: gvx.control.v1.DetachRequest
-	(*DetachResponse)(nil),        // 26: gvx.control.v1.DetachResponse
-	(*PauseRequest)(nil),          // 27: gvx.control.v1.PauseRequest
-	(*PauseResponse)(nil),         // 28: gvx.control.v1.PauseResponse
-	(*ResumeRequest)(nil),         // 29: gvx.control.v1.ResumeRequest
-	(*ResumeResponse)(nil),        // 30: gvx.control.v1.ResumeResponse
-	(*UpdateRequest)(nil),         // 31: gvx.control.v1.UpdateRequest
-	(*UpdateResponse)(nil),        // 32: gvx.control.v1.UpdateResponse
-	(*ShutdownRequest)(nil),       // 33: gvx.control.v1.ShutdownRequest
-	(*ShutdownResponse)(nil),      // 34: gvx.control.v1.ShutdownResponse
-	(*timestamppb.Timestamp)(nil), // 35: google.protobuf.Timestamp
+	(*ExecStartedRequest)(nil),    // 25: gvx.control.v1.ExecStartedRequest
+	(*ExecStartedResponse)(nil),   // 26: gvx.control.v1.ExecStartedResponse
+	(*DetachRequest)(nil),         // 27: gvx.control.v1.DetachRequest
+	(*DetachResponse)(nil),        // 28: gvx.control.v1.DetachResponse
+	(*PauseRequest)(nil),          // 29: gvx.control.v1.PauseRequest
+	(*PauseResponse)(nil),         // 30: gvx.control.v1.PauseResponse
+	(*ResumeRequest)(nil),         // 31: gvx.control.v1.ResumeRequest
+	(*ResumeResponse)(nil),        // 32: gvx.control.v1.ResumeResponse
+	(*UpdateRequest)(nil),         // 33: gvx.control.v1.UpdateRequest
+	(*UpdateResponse)(nil),        // 34: gvx.control.v1.UpdateResponse
+	(*ShutdownRequest)(nil),       // 35: gvx.control.v1.ShutdownRequest
+	(*ShutdownResponse)(nil),      // 36: gvx.control.v1.ShutdownResponse
+	(*timestamppb.Timestamp)(nil), // 37: google.protobuf.Timestamp
 }
 var file_control_proto_depIdxs = []int32{
 	11, // 0: gvx.control.v1.WaitCreatedResponse.phases:type_name -> gvx.control.v1.BootPhase
 	11, // 1: gvx.control.v1.WaitStartedResponse.phases:type_name -> gvx.control.v1.BootPhase
-	35, // 2: gvx.control.v1.WaitResponse.at:type_name -> google.protobuf.Timestamp
+	37, // 2: gvx.control.v1.WaitResponse.at:type_name -> google.protobuf.Timestamp
 	0,  // 3: gvx.control.v1.SignalRequest.target:type_name -> gvx.control.v1.SignalRequest.Target
 	22, // 4: gvx.control.v1.ProcessesResponse.processes:type_name -> gvx.control.v1.Process
 	1,  // 5: gvx.control.v1.Sandbox.WaitCreated:input_type -> gvx.control.v1.WaitCreatedRequest
@@ -2097,29 +2203,31 @@ var file_control_proto_depIdxs = []int32{
 	18, // 13: gvx.control.v1.Sandbox.Stats:input_type -> gvx.control.v1.StatsRequest
 	20, // 14: gvx.control.v1.Sandbox.Processes:input_type -> gvx.control.v1.ProcessesRequest
 	23, // 15: gvx.control.v1.Sandbox.Exec:input_type -> gvx.control.v1.ExecRequest
-	25, // 16: gvx.control.v1.Sandbox.Detach:input_type -> gvx.control.v1.DetachRequest
-	27, // 17: gvx.control.v1.Sandbox.Pause:input_type -> gvx.control.v1.PauseRequest
-	29, // 18: gvx.control.v1.Sandbox.Resume:input_type -> gvx.control.v1.ResumeRequest
-	31, // 19: gvx.control.v1.Sandbox.Update:input_type -> gvx.control.v1.UpdateRequest
-	33, // 20: gvx.control.v1.Sandbox.Shutdown:input_type -> gvx.control.v1.ShutdownRequest
-	2,  // 21: gvx.control.v1.Sandbox.WaitCreated:output_type -> gvx.control.v1.WaitCreatedResponse
-	4,  // 22: gvx.control.v1.Sandbox.Create:output_type -> gvx.control.v1.CreateResponse
-	6,  // 23: gvx.control.v1.Sandbox.Start:output_type -> gvx.control.v1.StartResponse
-	8,  // 24: gvx.control.v1.Sandbox.Delete:output_type -> gvx.control.v1.DeleteResponse
-	10, // 25: gvx.control.v1.Sandbox.WaitStarted:output_type -> gvx.control.v1.WaitStartedResponse
-	13, // 26: gvx.control.v1.Sandbox.Wait:output_type -> gvx.control.v1.WaitResponse
-	15, // 27: gvx.control.v1.Sandbox.Signal:output_type -> gvx.control.v1.SignalResponse
-	17, // 28: gvx.control.v1.Sandbox.Resize:output_type -> gvx.control.v1.ResizeResponse
-	19, // 29: gvx.control.v1.Sandbox.Stats:output_type -> gvx.control.v1.StatsResponse
-	21, // 30: gvx.control.v1.Sandbox.Processes:output_type -> gvx.control.v1.ProcessesResponse
-	24, // 31: gvx.control.v1.Sandbox.Exec:output_type -> gvx.control.v1.ExecResponse
-	26, // 32: gvx.control.v1.Sandbox.Detach:output_type -> gvx.control.v1.DetachResponse
-	28, // 33: gvx.control.v1.Sandbox.Pause:output_type -> gvx.control.v1.PauseResponse
-	30, // 34: gvx.control.v1.Sandbox.Resume:output_type -> gvx.control.v1.ResumeResponse
-	32, // 35: gvx.control.v1.Sandbox.Update:output_type -> gvx.control.v1.UpdateResponse
-	34, // 36: gvx.control.v1.Sandbox.Shutdown:output_type -> gvx.control.v1.ShutdownResponse
-	21, // [21:37] is the sub-list for method output_type
-	5,  // [5:21] is the sub-list for method input_type
+	25, // 16: gvx.control.v1.Sandbox.ExecStarted:input_type -> gvx.control.v1.ExecStartedRequest
+	27, // 17: gvx.control.v1.Sandbox.Detach:input_type -> gvx.control.v1.DetachRequest
+	29, // 18: gvx.control.v1.Sandbox.Pause:input_type -> gvx.control.v1.PauseRequest
+	31, // 19: gvx.control.v1.Sandbox.Resume:input_type -> gvx.control.v1.ResumeRequest
+	33, // 20: gvx.control.v1.Sandbox.Update:input_type -> gvx.control.v1.UpdateRequest
+	35, // 21: gvx.control.v1.Sandbox.Shutdown:input_type -> gvx.control.v1.ShutdownRequest
+	2,  // 22: gvx.control.v1.Sandbox.WaitCreated:output_type -> gvx.control.v1.WaitCreatedResponse
+	4,  // 23: gvx.control.v1.Sandbox.Create:output_type -> gvx.control.v1.CreateResponse
+	6,  // 24: gvx.control.v1.Sandbox.Start:output_type -> gvx.control.v1.StartResponse
+	8,  // 25: gvx.control.v1.Sandbox.Delete:output_type -> gvx.control.v1.DeleteResponse
+	10, // 26: gvx.control.v1.Sandbox.WaitStarted:output_type -> gvx.control.v1.WaitStartedResponse
+	13, // 27: gvx.control.v1.Sandbox.Wait:output_type -> gvx.control.v1.WaitResponse
+	15, // 28: gvx.control.v1.Sandbox.Signal:output_type -> gvx.control.v1.SignalResponse
+	17, // 29: gvx.control.v1.Sandbox.Resize:output_type -> gvx.control.v1.ResizeResponse
+	19, // 30: gvx.control.v1.Sandbox.Stats:output_type -> gvx.control.v1.StatsResponse
+	21, // 31: gvx.control.v1.Sandbox.Processes:output_type -> gvx.control.v1.ProcessesResponse
+	24, // 32: gvx.control.v1.Sandbox.Exec:output_type -> gvx.control.v1.ExecResponse
+	26, // 33: gvx.control.v1.Sandbox.ExecStarted:output_type -> gvx.control.v1.ExecStartedResponse
+	28, // 34: gvx.control.v1.Sandbox.Detach:output_type -> gvx.control.v1.DetachResponse
+	30, // 35: gvx.control.v1.Sandbox.Pause:output_type -> gvx.control.v1.PauseResponse
+	32, // 36: gvx.control.v1.Sandbox.Resume:output_type -> gvx.control.v1.ResumeResponse
+	34, // 37: gvx.control.v1.Sandbox.Update:output_type -> gvx.control.v1.UpdateResponse
+	36, // 38: gvx.control.v1.Sandbox.Shutdown:output_type -> gvx.control.v1.ShutdownResponse
+	22, // [22:39] is the sub-list for method output_type
+	5,  // [5:22] is the sub-list for method input_type
 	5,  // [5:5] is the sub-list for extension type_name
 	5,  // [5:5] is the sub-list for extension extendee
 	0,  // [0:5] is the sub-list for field type_name
@@ -2130,14 +2238,14 @@ func file_control_proto_init() {
 	if File_control_proto != nil {
 		return
 	}
-	file_control_proto_msgTypes[30].OneofWrappers = []any{}
+	file_control_proto_msgTypes[32].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_control_proto_rawDesc), len(file_control_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   34,
+			NumMessages:   36,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

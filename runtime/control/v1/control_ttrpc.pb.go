@@ -19,6 +19,7 @@ type SandboxService interface {
 	Stats(context.Context, *StatsRequest) (*StatsResponse, error)
 	Processes(context.Context, *ProcessesRequest) (*ProcessesResponse, error)
 	Exec(context.Context, *ExecRequest) (*ExecResponse, error)
+	ExecStarted(context.Context, *ExecStartedRequest) (*ExecStartedResponse, error)
 	Detach(context.Context, *DetachRequest) (*DetachResponse, error)
 	Pause(context.Context, *PauseRequest) (*PauseResponse, error)
 	Resume(context.Context, *ResumeRequest) (*ResumeResponse, error)
@@ -105,6 +106,13 @@ func RegisterSandboxService(srv *ttrpc.Server, svc SandboxService) {
 					return nil, err
 				}
 				return svc.Exec(ctx, &req)
+			},
+			"ExecStarted": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req ExecStartedRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.ExecStarted(ctx, &req)
 			},
 			"Detach": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
 				var req DetachRequest
@@ -238,6 +246,14 @@ func (c *sandboxClient) Processes(ctx context.Context, req *ProcessesRequest) (*
 func (c *sandboxClient) Exec(ctx context.Context, req *ExecRequest) (*ExecResponse, error) {
 	var resp ExecResponse
 	if err := c.client.Call(ctx, "gvx.control.v1.Sandbox", "Exec", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *sandboxClient) ExecStarted(ctx context.Context, req *ExecStartedRequest) (*ExecStartedResponse, error) {
+	var resp ExecStartedResponse
+	if err := c.client.Call(ctx, "gvx.control.v1.Sandbox", "ExecStarted", req, &resp); err != nil {
 		return nil, err
 	}
 	return &resp, nil
