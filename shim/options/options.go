@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package options reads what an administrator may choose for gvx's runtime: a TOML
+// document that containerd hands on, from its own configuration or as a path of a
+// file (runtimeoptions/v1), and annotations of a container that narrow it.
+//
+// It only reads and checks; what the choices do is the runtime's. A key that it
+// does not know is an error: a misspelled choice must not be a silent default.
+package options
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	runtimeoptions "github.com/containerd/containerd/api/types/runtimeoptions/v1"
+	"github.com/pelletier/go-toml/v2"
+	"google.golang.org/protobuf/proto"
+
+	"z.gfire.dev/gvx/runtime/api"
+)
+
+// maxBytes bounds the document: it has some ten keys.
+const maxBytes = 64 << 10
+
+// The values of [Options.Network].
+const (
+	// NetworkNetns takes over the interfaces of the container's network
+	// namespace, as CNI and docker set them up.
+	NetworkNetns = "netns"
+	// NetworkNAT gives the guest the user-mode network of rungv.
+	NetworkNAT = "nat"
+	// NetworkNone gives it a loopback interface alone.
+	NetworkNone = "none"
+)
+
+// The values of [Options.Overlay].
+const (
+	// OverlayPrivate keeps what a guest writes over EROFS layers in a file of the
+	// sandbox's own where the snapshotter has no file for it.
+	OverlayPrivate = "private"
+	// OverlayHost writes it to the snapshotter's folder, where commit and diff
+	// see it, at the price of a file server between guest and host.
+	OverlayHost = "host"
+)
+
+// Options are the choices.
+type Options struct {
+	// Debug logs what sandboxes do.
+	Debug bool `toml:"debug"`
+	// DebugLog is a file, or a folder if it ends in "/", that gets it; else it
+	// goes to containerd's log.
+	DebugLog string `toml:"debug_log"`
+	// Platform is how guests' instructions are run: "systrap".
+	Platform string `toml:"platform"`
+	// Network is one of the Network constants.
+	Network string `toml:"network"`
+	// Durability is what a guest's fsync means for its root file system: one of
+	// api's.
+	Durability string `toml:"durability"`
+	// Overlay is one of the Overlay constants.
+	Overlay string `toml:"overlay"`
+
+	// TypeURL is in the document when CRI hands on the whole table of its
+	// configuration; it says nothing.
+	TypeURL string `toml:"TypeUrl"`
+}
+
+// Default are the choices of who made none.
+func Default() Options {
+	return Options{
+		Platform: "systrap", Network: NetworkNetns, Durability: string(api.DurabilityProcess), Overlay: OverlayPrivate,
+	}
+}
+
+// Parse reads the options of a task request: a type and a message, both empty when
+// there are none.
+func Parse(typeURL string, value []byte) (Options, error) {
+	if typeURL == "" && len(value) == 0 {
+		return Default(), nil
+	}
+	var message runtimeoptions.Options
+	if name := typeURL[strings.LastIndexByte(typeURL, '/')+1:]; name != string(message.ProtoReflect().Descriptor().FullName()) {
+		return Options{}, api.Errorf(api.KindInvalid, "runtime options of type %q are another runtime's", typeURL)
+	}
+	if err := proto.Unmarshal(value, &message); err != nil {
+		return Options{}, api.Errorf(api.KindInvalid, "decode runtime options: %w", err)
+	}
+	body, name := message.GetConfigBody(), "runtime options"
+	if path := message.GetConfigPath(); path != "" {
+		var err error
+		if body, err = readFile(path); err != nil {
+			return Options{}, api.Errorf(api.KindInvalid, "read runtime options: %w", err)
+		}
+		name = path
+	}
+	return parseTOML(name, body)
+}
+
+func readFile(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, maxBytes+1))
+}
+
+// parseTOML reads the document over the defaults, and checks it.
+func parseTOML(name string, body []byte) (Options, error) {
+	o := Default()
+	if len(body) > maxBytes {
+		return Options{}, api.Errorf(api.KindLimit, "%s: longer than %d bytes", name, maxBytes)
+	}
+	d := toml.NewDecoder(bytes.NewReader(body))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&o); err != nil {
+		var unknown *toml.StrictMissingError
+		if errors.As(err, &unknown) {
+			err = fmt.Errorf("unknown key %q", strings.Join(unknown.Errors[0].Key(), "."))
+		}
+		return Options{}, api.Errorf(api.KindInvalid, "%s: %w", name, err)
+	}
+	return o, o.check(name)
+}
+
+// check refuses values that mean nothing.
+func (o *Options) check(name string) error {
+	for _, c := range []struct {
+		key, value string
+		known      []string
+	}{
+		{"platform", o.Platform, []string{"systrap"}},
+		{"network", o.Network, []string{NetworkNetns, NetworkNAT, NetworkNone}},
+		{"durability", o.Durability, []string{string(api.DurabilityHost), string(api.DurabilityProcess)}},
+		{"overlay", o.Overlay, []string{OverlayPrivate, OverlayHost}},
+	} {
+		if !slices.Contains(c.known, c.value) {
+			return api.Errorf(api.KindInvalid, "%s: %s = %q: there are %s", name, c.key, c.value, strings.Join(c.known, ", "))
+		}
+	}
+	if o.DebugLog != "" && !strings.HasPrefix(o.DebugLog, "/") {
+		return api.Errorf(api.KindInvalid, "%s: debug_log = %q is not an absolute path", name, o.DebugLog)
+	}
+	return nil
+}

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package options
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	runtimeoptions "github.com/containerd/containerd/api/types/runtimeoptions/v1"
+	"google.golang.org/protobuf/proto"
+
+	"z.gfire.dev/gvx/runtime/api"
+)
+
+const typeURL = "runtimeoptions.v1.Options"
+
+func message(t *testing.T, m *runtimeoptions.Options) []byte {
+	t.Helper()
+	data, err := proto.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+func TestWithoutOptionsTheDefaultsHold(t *testing.T) {
+	for _, value := range [][]byte{nil, message(t, &runtimeoptions.Options{})} {
+		url := ""
+		if value != nil {
+			url = typeURL
+		}
+		if o, err := Parse(url, value); err != nil || o != Default() {
+			t.Errorf("Parse = %+v, %v", o, err)
+		}
+	}
+}
+
+func TestDocumentFromBodyOrFile(t *testing.T) {
+	const text = "TypeUrl = 'x'\ndebug = true\ndebug_log = '/var/log/gvx/'\nnetwork = 'nat'\ndurability = 'host'\noverlay = 'host'\nplatform = 'systrap'\n"
+	path := filepath.Join(t.TempDir(), "gvx.toml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	want := Options{Debug: true, DebugLog: "/var/log/gvx/", Platform: "systrap", Network: NetworkNAT, Durability: "host", Overlay: OverlayHost, TypeURL: "x"}
+	for name, m := range map[string]*runtimeoptions.Options{
+		"body": {ConfigBody: []byte(text)},
+		// The path wins, as for every runtime.
+		"file": {ConfigPath: path, ConfigBody: []byte("debug = 7")},
+	} {
+		o, err := Parse("types.example/"+typeURL, message(t, m))
+		if err != nil || o != want {
+			t.Errorf("%s: Parse = %+v, %v", name, o, err)
+		}
+	}
+}
+
+func TestWhatMeansNothingIsAnError(t *testing.T) {
+	for text, want := range map[string]string{
+		"debgu = true":               `unknown key "debgu"`,
+		"network = 'host'":           "netns, nat, none",
+		"platform = 'kvm'":           "systrap",
+		"durability = ''":            "host, process",
+		"overlay = 'x'":              "private, host",
+		"debug = 'yes'":              "",
+		"debug_log = 'relative'":     "absolute",
+		"= broken":                   "",
+		"[network]\nmode = 'bridge'": "",
+	} {
+		_, err := Parse(typeURL, message(t, &runtimeoptions.Options{ConfigBody: []byte(text)}))
+		if api.KindOf(err) != api.KindInvalid || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	for name, m := range map[string]*runtimeoptions.Options{
+		"missing file": {ConfigPath: "/nonexistent/gvx.toml"},
+		"too long":     {ConfigBody: []byte("debug = true # " + strings.Repeat("x", maxBytes))},
+	} {
+		if _, err := Parse(typeURL, message(t, m)); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+	if _, err := Parse("containerd.runc.v1.Options", nil); api.KindOf(err) != api.KindInvalid {
+		t.Errorf("another runtime's options: %v", err)
+	}
+	if _, err := Parse(typeURL, []byte("\xff\xff")); api.KindOf(err) != api.KindInvalid {
+		t.Errorf("broken message: %v", err)
+	}
+}

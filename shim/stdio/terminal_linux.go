@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package stdio
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"syscall"
+
+	"github.com/containerd/fifo"
+	"golang.org/x/sys/unix"
+)
+
+// openTerminal makes a pseudo-terminal, and copies between it and where input
+// comes from and output goes.
+func (s *Set) openTerminal(ctx context.Context, c Config) error {
+	primary, replica, err := newTerminal()
+	if err != nil {
+		return fmt.Errorf("make a terminal: %w", err)
+	}
+	s.primary = primary
+	s.guest = [3]*os.File{replica, replica, replica}
+	s.closeLater(primary)
+	// Without a reader, output is still taken: a full terminal would stop the guest.
+	var to io.WriteCloser = nowhere{io.Discard}
+	if c.Stdout != "" {
+		if to, err = s.terminalOutput(c); err != nil {
+			return fmt.Errorf("open output %s: %w", c.Stdout, err)
+		}
+	}
+	s.copyOutput(to, primary)
+	if c.Stdin == "" {
+		return nil
+	}
+	from, err := fifo.OpenFifo(ctx, c.Stdin, syscall.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return fmt.Errorf("open standard input %s: %w", c.Stdin, err)
+	}
+	s.closeLater(from)
+	go func() {
+		_, _ = io.CopyBuffer(plainWriter{primary}, plainReader{from}, make([]byte, copyBufferBytes))
+		from.Close()
+	}()
+	return nil
+}
+
+// terminalOutput opens where a terminal's output goes.
+func (s *Set) terminalOutput(c Config) (io.WriteCloser, error) {
+	t, err := parseTarget(c.Stdout)
+	if err != nil {
+		return nil, err
+	}
+	if t.isProgram() {
+		if err := s.startLogger(c, t); err != nil {
+			return nil, err
+		}
+		s.logger.guest[1].Close()
+		return s.logger.guest[0], nil
+	}
+	fifo, err := isFIFO(t)
+	if err != nil {
+		return nil, err
+	}
+	if !fifo {
+		return openLog(t.path)
+	}
+	// Read and written: it stays whole while nobody reads. In the poller, so
+	// that closing it ends a write for which there is no room.
+	fd, err := unix.Open(t.path, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: t.path, Err: err}
+	}
+	f := os.NewFile(uintptr(fd), t.path)
+	s.closeLater(f)
+	return f, nil
+}
+
+// nowhere is the output that nobody wants.
+type nowhere struct{ io.Writer }
+
+func (nowhere) Close() error { return nil }
+
+// newTerminal returns both sides of a pseudo-terminal. The primary side is in the
+// runtime's poller.
+func newTerminal() (primary, replica *os.File, err error) {
+	const path = "/dev/ptmx"
+	fd, err := unix.Open(path, unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, nil, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
+		unix.Close(fd)
+		return nil, nil, os.NewSyscallError("TIOCSPTLCK", err)
+	}
+	// By descriptor, not by path: /dev/pts may be another mount's.
+	peer, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.TIOCGPTPEER, unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC)
+	if errno != 0 {
+		unix.Close(fd)
+		return nil, nil, os.NewSyscallError("TIOCGPTPEER", errno)
+	}
+	return os.NewFile(uintptr(fd), path), os.NewFile(peer, "terminal"), nil
+}
