@@ -254,7 +254,7 @@ func TestOCIRefuses(t *testing.T) {
 		{"unknown option \"color\" of a tmpfs", api.KindInvalid, mount(specs.Mount{Destination: "/x", Type: "tmpfs", Options: []string{"color=red"}})},
 		{"is no size", api.KindInvalid, mount(specs.Mount{Destination: "/x", Type: "tmpfs", Options: []string{"size=9999999t"}})},
 		{"is no number in range", api.KindInvalid, mount(specs.Mount{Destination: "/x", Type: "devpts", Options: []string{"gid=tty"}})},
-		{"says that it is none", api.KindInvalid, mount(specs.Mount{Destination: "/x", Type: "ext4", Source: "v", Options: []string{"type=tmpfs"}})},
+		{"cannot mix", api.KindInvalid, mount(specs.Mount{Destination: "/x", Type: "ext4", Source: "v", Options: []string{"type=tmpfs"}})},
 		{"over the root", api.KindUnsupported, mount(specs.Mount{Destination: "//", Type: "tmpfs"})},
 		{"remount", api.KindUnsupported, mount(specs.Mount{Destination: "/x", Type: "tmpfs", Options: []string{"remount"}})},
 		{"unexpected key", api.KindInvalid, mount(specs.Mount{Destination: "/x", Type: "ext4", Source: "v", Options: []string{"data=ordered"}})},
