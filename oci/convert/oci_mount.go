@@ -216,10 +216,12 @@ func (c *ociConversion) sentryOptions(out *api.Mount, options []string) error {
 		case out.Type == api.MountTmpfs:
 			err = c.tmpfsOption(out, key, value)
 		case out.Type == api.MountDevpts && key == "newinstance":
-		case out.Type == api.MountDevpts && slices.Contains([]string{"ptmxmode", "mode", "uid", "gid", "max"}, key):
+		case out.Type == api.MountDevpts && slices.Contains([]string{"ptmxmode", "mode", "uid", "gid"}, key):
 			if _, err = number(key, value, 0); err == nil {
 				out.Options = append(out.Options, o)
 			}
+		case out.Type == api.MountDevpts && key == "max":
+			c.note("mount %s: option %s does not apply in a guest", out.Target, o)
 		case out.Type == api.MountProc && slices.Contains([]string{"hidepid", "gid", "subset"}, key),
 			out.Type == api.MountCgroup:
 			c.note("mount %s: option %s does not apply in a guest", out.Target, o)
@@ -253,7 +255,12 @@ func (c *ociConversion) tmpfsOption(out *api.Mount, key, value string) error {
 			return nil
 		}
 		out.SizeBytes, err = kernelSize(value)
-	case "nr_inodes", "nr_blocks", "huge", "mpol", "inode32", "inode64", "noswap", "usrquota", "grpquota":
+	case "nr_inodes", "nr_blocks":
+		var count int64
+		if count, err = kernelSize(value); err == nil {
+			out.Options = append(out.Options, fmt.Sprintf("%s=%d", key, count))
+		}
+	case "huge", "mpol", "inode32", "inode64", "noswap", "usrquota", "grpquota":
 		c.note("mount %s: option %s does not apply in a guest", out.Target, key)
 	default:
 		err = fmt.Errorf("unknown option %q of a tmpfs", key)

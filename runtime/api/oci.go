@@ -251,6 +251,9 @@ func (p *Process) validateNumbers() error {
 			return Errorf(KindLimit, "%d supplementary groups, at most %d", len(p.Account.Groups), MaxGroups)
 		}
 	}
+	if a := p.OOMScoreAdj; a != nil && (*a < -1000 || *a > 1000) {
+		return Errorf(KindInvalid, "oom_score_adj %d is out of range", *a)
+	}
 	if p.CapabilitySets != nil && len(p.Capabilities) > 0 {
 		return Errorf(KindInvalid, "capabilities both as one set and as five")
 	}
@@ -265,8 +268,13 @@ var seccompActions = []SeccompAction{SeccompKillProcess, SeccompKillThread, Secc
 
 var seccompOps = []SeccompOp{SeccompEqual, SeccompNotEqual, SeccompGreater, SeccompGreaterEqual, SeccompLess, SeccompLessEqual, SeccompMasked}
 
-// maxSeccompArgs is the number of arguments of a system call.
-const maxSeccompArgs = 6
+const (
+	// maxSeccompArgs is the number of arguments of a system call.
+	maxSeccompArgs = 6
+	// maxSeccompConditions bounds those of one rule, which may look at an
+	// argument more than once.
+	maxSeccompConditions = 64
+)
 
 func (s *Seccomp) validate() error {
 	if len(s.Rules) > MaxSeccompRules {
@@ -282,6 +290,9 @@ func (s *Seccomp) validate() error {
 		}
 		if !slices.Contains(seccompActions, r.Action) {
 			return Errorf(KindInvalid, "seccomp: unknown action %q", r.Action)
+		}
+		if len(r.Args) > maxSeccompConditions {
+			return Errorf(KindLimit, "seccomp: a rule with %d conditions, at most %d", len(r.Args), maxSeccompConditions)
 		}
 		for _, a := range r.Args {
 			if a.Index >= maxSeccompArgs || !slices.Contains(seccompOps, a.Op) {

@@ -33,6 +33,8 @@ type container struct {
 	tty *host.TTYFileDescription
 	// initFile is the reaper of --init, nil without one.
 	initFile *vfs.FileDescription
+	// confine narrows the first process down once it is made, before it runs.
+	confine func(*kernel.ThreadGroup)
 	// mns is the container's mount namespace, held until it has ended: its
 	// volumes have to be there to be brought to rest.
 	mns     *vfs.MountNamespace

@@ -221,7 +221,7 @@ func execProcess(req *controlv1.ExecRequest) (*api.Process, error) {
 // startExec makes and starts the process.
 func (sb *sandbox) startExec(ctx context.Context, c *container, init *kernel.ThreadGroup, p *api.Process, req *controlv1.ExecRequest) (*execution, error) {
 	e := &execution{primary: -1, detached: make(chan struct{})}
-	x := &container{spec: &api.Container{ID: c.spec.ID, Process: *p, InitFD: api.NoFD}}
+	x := &container{spec: &api.Container{ID: c.spec.ID, Process: *p, InitFD: api.NoFD, Explicit: c.spec.Explicit}}
 	program := -1
 	if !req.GetDetach() || p.Terminal {
 		set, err := sb.streams.takeStreams(ctx, req.GetExec())
@@ -316,6 +316,7 @@ func (sb *sandbox) createExec(x *container, init *kernel.ThreadGroup, e *executi
 	if err != nil {
 		return startError(x.args.Argv[0], err)
 	}
+	x.confine(tg)
 	e.tg, e.session = tg, tg.Session()
 	// As its own namespace counts, which is what the user sees.
 	if own := leader.PIDNamespace().IDOfThreadGroup(tg); own != 0 {
@@ -335,6 +336,9 @@ func (sb *sandbox) prepareExec(m *mounter, x *container, owned *fdOwner, program
 	args := x.args
 	acc, err := m.describeProcess(p, &args)
 	if err != nil {
+		return err
+	}
+	if x.confine, err = confinement(p); err != nil {
 		return err
 	}
 	st, err := m.vfs.StatAt(m.ctx, m.creds, m.at(args.WorkingDirectory), &vfs.StatOptions{Mask: linux.STATX_TYPE})

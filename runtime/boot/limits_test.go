@@ -112,16 +112,3 @@ func TestTaskCapabilities(t *testing.T) {
 		t.Errorf("unknown capability: %v", err)
 	}
 }
-
-func TestCompleteEnv(t *testing.T) {
-	got := completeEnv([]string{"A=b", "HOME=/h"}, "/root")
-	want := []string{"A=b", "HOME=/h", "PATH=" + defaultPath}
-	if len(got) != len(want) {
-		t.Fatalf("got %q", got)
-	}
-	for i := range want {
-		if got[i] != want[i] {
-			t.Errorf("got %q, want %q", got, want)
-		}
-	}
-}

@@ -40,6 +40,9 @@ type submount struct {
 
 // mountDefaults mounts what every container has.
 func (m *mounter) mountDefaults() error {
+	if m.spec.Explicit {
+		return nil
+	}
 	shm := m.spec.ShmSizeBytes
 	if shm == 0 {
 		shm = defaultShmSizeBytes
@@ -74,7 +77,7 @@ func (m *mounter) mountExtra() error {
 		e := &m.spec.Mounts[i]
 		opts := vfs.MountOptions{
 			ReadOnly: e.ReadOnly,
-			Flags:    vfs.MountFlags{NoExec: e.NoExec, NoSUID: e.NoSUID, NoDev: e.NoDev},
+			Flags:    vfs.MountFlags{NoExec: e.NoExec, NoSUID: e.NoSUID, NoDev: e.NoDev, NoATime: e.NoATime},
 		}
 		var err error
 		switch e.Type {
@@ -83,8 +86,13 @@ func (m *mounter) mountExtra() error {
 			err = m.mountExtraVolume(e, fmt.Sprintf("/dev/volume%d", i), opts)
 		case api.MountTmpfs:
 			err = m.mountExtraTmpfs(e, opts)
-		default:
+		case api.MountBind:
 			err = api.Errorf(api.KindUnsupported, "mount %s: this build serves no host directories", e.Target)
+		default:
+			err = m.mountSentry(e, opts)
+		}
+		if err == nil {
+			err = m.setPropagationAt(e.Target, e.Propagation)
 		}
 		if err != nil {
 			return err
@@ -102,7 +110,21 @@ func (m *mounter) mountExtraTmpfs(e *api.Mount, opts vfs.MountOptions) error {
 	if e.SizeBytes > 0 {
 		data += fmt.Sprintf(",size=%d", e.SizeBytes)
 	}
-	return m.mount(&submount{source: "tmpfs", fsType: tmpfs.Name, target: e.Target, data: data, options: opts})
+	for _, o := range e.Options {
+		data += "," + o
+	}
+	if e.Target == devDirectory {
+		// Nodes are made there first: see makeDevices.
+		opts.ReadOnly = false
+	}
+	s := &submount{source: "tmpfs", fsType: tmpfs.Name, target: e.Target, data: data, options: opts}
+	switch {
+	case e.Shared != "":
+		return m.mountShared(s, e.Shared)
+	case e.CopyUp:
+		return m.mountFilled(s, e)
+	}
+	return m.mount(s)
 }
 
 func (m *mounter) mountExtraVolume(e *api.Mount, source string, opts vfs.MountOptions) error {
@@ -121,14 +143,23 @@ func (m *mounter) mountExtraVolume(e *api.Mount, source string, opts vfs.MountOp
 
 // mount makes one mount.
 func (m *mounter) mount(s *submount) error {
+	mnt, err := m.disconnected(s)
+	if err != nil {
+		return err
+	}
+	defer mnt.DecRef(m.ctx)
+	return m.connect(mnt, s.target)
+}
+
+// disconnected makes a mount that is connected to nothing yet. The caller owns it.
+func (m *mounter) disconnected(s *submount) (*vfs.Mount, error) {
 	opts := s.options
 	opts.GetFilesystemOptions = vfs.GetFilesystemOptions{InternalMount: true, Data: s.data, InternalData: s.internal}
 	mnt, err := m.vfs.MountDisconnected(m.ctx, m.creds, s.source, s.fsType, &opts)
 	if err != nil {
-		return fmt.Errorf("mount %s on %s: %w", s.fsType, s.target, err)
+		return nil, fmt.Errorf("mount %s on %s: %w", s.fsType, s.target, err)
 	}
-	defer mnt.DecRef(m.ctx)
-	return m.connect(mnt, s.target)
+	return mnt, nil
 }
 
 // connect puts a mount where guests see it; a missing target directory is made
@@ -175,6 +206,9 @@ func (m *mounter) placeFiles() error {
 // /proc/mounts, where the image has none: docker does so too. An image whose
 // /etc is odd goes without.
 func (m *mounter) placeMtab() error {
+	if m.spec.Explicit {
+		return nil
+	}
 	pop := m.at("/etc/mtab")
 	pop.FollowFinalSymlink = false
 	if err := m.vfs.SymlinkAt(m.ctx, m.creds, pop, "/proc/mounts"); err != nil && !linuxerr.Equals(linuxerr.EEXIST, err) {
@@ -210,7 +244,7 @@ func (m *mounter) bindFile(hidden *vfs.Mount, base vfs.VirtualDentry, name, targ
 		return err
 	}
 	defer source.DecRef(m.ctx)
-	mnt, err := m.cloneMount(hidden, source.Dentry())
+	mnt, err := m.cloneMount(hidden, source.Dentry(), vfs.MountOptions{})
 	if err != nil {
 		return err
 	}
@@ -235,8 +269,8 @@ func (m *mounter) bindFile(hidden *vfs.Mount, base vfs.VirtualDentry, name, targ
 // gVisor makes such a clone a shared mount in one ring with a private one, and
 // loops for ever over that ring when anything is mounted on the clone, by us
 // or by the guest: so it is made private.
-func (m *mounter) cloneMount(of *vfs.Mount, root *vfs.Dentry) (*vfs.Mount, error) {
-	mnt, err := m.vfs.CloneMountAt(of, root, &vfs.MountOptions{})
+func (m *mounter) cloneMount(of *vfs.Mount, root *vfs.Dentry, opts vfs.MountOptions) (*vfs.Mount, error) {
+	mnt, err := m.vfs.CloneMountAt(of, root, &opts)
 	if err != nil {
 		return nil, err
 	}
@@ -251,7 +285,7 @@ func (m *mounter) cloneMount(of *vfs.Mount, root *vfs.Dentry) (*vfs.Mount, error
 // guest can see, appear as /dev/console. That is where ttyname(3) finds it,
 // without which tmux, screen and gpg take it for no terminal at all.
 func (m *mounter) mountConsole(terminal *vfs.FileDescription) error {
-	mnt, err := m.cloneMount(terminal.Mount(), terminal.Dentry())
+	mnt, err := m.cloneMount(terminal.Mount(), terminal.Dentry(), vfs.MountOptions{})
 	if err != nil {
 		return fmt.Errorf("mount the terminal: %w", err)
 	}

@@ -5,7 +5,6 @@ package boot
 import (
 	"fmt"
 	"path"
-	"sort"
 	"strings"
 
 	"gvisor.dev/gvisor/pkg/abi/linux"
@@ -62,8 +61,8 @@ func (sb *sandbox) prepareContainer(c *container) error {
 	defer m.root.DecRef(m.ctx)
 	// Paths below resolve as the container's root sees them.
 	rootArgs.MountNamespace = mns
-	m.ctx = rootArgs.NewContext(sb.k)
-	for _, step := range []func() error{m.mountDefaults, m.mountExtra, m.placeFiles, m.placeMtab} {
+	m.ctx = inNamespace{rootArgs.NewContext(sb.k), mns}
+	for _, step := range []func() error{m.mountDefaults, m.mountExtra, m.makeDevices, m.placeFiles, m.placeMtab} {
 		if err := step(); err != nil {
 			return err
 		}
@@ -73,10 +72,16 @@ func (sb *sandbox) prepareContainer(c *container) error {
 			return err
 		}
 	}
+	if err := m.writeSysctls(spec.Sysctls); err != nil {
+		return err
+	}
 	sb.timeline.reached("file systems mounted")
 
 	c.args = rootArgs
 	if err := sb.prepareProcess(m, c); err != nil {
+		return err
+	}
+	if err := m.guardPaths(); err != nil {
 		return err
 	}
 	if spec.Rootfs.ReadOnly {
@@ -84,6 +89,9 @@ func (sb *sandbox) prepareContainer(c *container) error {
 		if err := m.vfs.SetMountReadOnly(m.root.Mount(), true); err != nil {
 			return fmt.Errorf("make the root file system read-only: %w", err)
 		}
+	}
+	if err := m.setPropagation(m.root.Mount(), spec.Propagation); err != nil {
+		return err
 	}
 	sb.timeline.reached("process prepared")
 	return nil
@@ -113,6 +121,9 @@ func (sb *sandbox) prepareProcess(m *mounter, c *container) error {
 	if err != nil {
 		return err
 	}
+	if c.confine, err = confinement(p); err != nil {
+		return err
+	}
 	if err := m.makeDirectories(args.WorkingDirectory); err != nil {
 		return api.Errorf(api.KindInvalid, "working directory %s: %w", args.WorkingDirectory, err)
 	}
@@ -140,12 +151,15 @@ func (m *mounter) describeProcess(p *api.Process, args *kernel.CreateProcessArgs
 	if err != nil {
 		return nil, err
 	}
-	caps, err := taskCapabilities(p.Capabilities, acc.uid)
+	caps, err := processCapabilities(p, acc.uid)
 	if err != nil {
 		return nil, err
 	}
 	args.Credentials = auth.NewUserCredentials(auth.KUID(acc.uid), auth.KGID(acc.gid), acc.groups, caps, m.sb.userns)
-	args.Argv, args.Envv = p.Args, completeEnv(p.Env, acc.home)
+	args.Argv, args.Envv = p.Args, m.completeEnv(p.Env, acc.home)
+	if p.Account != nil && p.Account.Umask != nil {
+		args.Umask = uint(*p.Account.Umask)
+	}
 	args.WorkingDirectory, args.NoNewPrivs = path.Clean(p.Cwd), p.NoNewPrivileges
 	args.Limits, err = limitSet(p.Rlimits)
 	return acc, err
@@ -237,6 +251,7 @@ func (sb *sandbox) createProcess(c *container) (*kernel.ThreadGroup, error) {
 	if err != nil {
 		return nil, startError(c.args.Argv[0], err)
 	}
+	c.confine(tg)
 	sb.timeline.reached("process created")
 	return tg, nil
 }
@@ -264,34 +279,6 @@ func startError(command string, err error) error {
 	return api.Errorf(api.KindCommandNotExecutable, "exec: %q: %w", command, err)
 }
 
-// unnamedCapabilities are those that gVisor has a number for and no name.
-var unnamedCapabilities = map[string]linux.Capability{
-	"CAP_PERFMON":            linux.CAP_PERFMON,
-	"CAP_BPF":                linux.CAP_BPF,
-	"CAP_CHECKPOINT_RESTORE": linux.CAP_CHECKPOINT_RESTORE,
-}
-
-// taskCapabilities is docker's rule: all listed capabilities bound the
-// process, and root has them effective.
-func taskCapabilities(names []string, uid uint32) (*auth.TaskCapabilities, error) {
-	var set auth.CapabilitySet
-	for _, n := range names {
-		c, ok := linux.CapabilityFromString(n)
-		if !ok {
-			c, ok = unnamedCapabilities[n]
-		}
-		if !ok {
-			return nil, api.Errorf(api.KindInvalid, "unknown capability %q", n)
-		}
-		set |= auth.CapabilitySetOf(c)
-	}
-	caps := &auth.TaskCapabilities{BoundingCaps: set}
-	if uid == 0 {
-		caps.PermittedCaps, caps.EffectiveCaps = set, set
-	}
-	return caps, nil
-}
-
 // limitSet is what docker's containers have, with the spec's limits on top.
 func limitSet(rlimits []api.Rlimit) (*limits.LimitSet, error) {
 	ls, err := limits.NewLinuxLimitSet()
@@ -315,26 +302,6 @@ func limitSet(rlimits []api.Rlimit) (*limits.LimitSet, error) {
 		ls.SetUnchecked(t, limits.Limit{Cur: r.Soft, Max: r.Hard})
 	}
 	return ls, nil
-}
-
-// completeEnv adds PATH and HOME where they are missing.
-func completeEnv(env []string, home string) []string {
-	out := append([]string(nil), env...)
-	has := func(name string) bool {
-		for _, e := range env {
-			if strings.HasPrefix(e, name+"=") {
-				return true
-			}
-		}
-		return false
-	}
-	if !has("PATH") {
-		out = append(out, "PATH="+defaultPath)
-	}
-	if !has("HOME") {
-		out = append(out, "HOME="+home)
-	}
-	return out
 }
 
 // resolveCommand finds the program of args.Argv[0] as execvp would, and checks
@@ -390,27 +357,4 @@ func commandError(name, p string, err error) error {
 		return api.Errorf(api.KindCommandNotFound, "exec: %q: stat %s: no such file or directory", name, p)
 	}
 	return api.Errorf(api.KindCommandNotExecutable, "exec: %q: %s: %w", name, p, err)
-}
-
-// writeSysctls sets kernel parameters of the guest, in a fixed order.
-func (m *mounter) writeSysctls(sysctls map[string]string) error {
-	names := make([]string, 0, len(sysctls))
-	for n := range sysctls {
-		names = append(names, n)
-	}
-	sort.Strings(names)
-	for _, n := range names {
-		p := path.Join("/proc/sys", path.Clean("/"+strings.ReplaceAll(n, ".", "/")))
-		if err := writeGuestFile(m.ctx, m, p, []byte(sysctls[n])); err != nil {
-			switch {
-			case linuxerr.Equals(linuxerr.ENOENT, err):
-				return api.Errorf(api.KindUnsupported, "sysctl %s: the sandbox kernel has no such parameter", n)
-			case linuxerr.Equals(linuxerr.EIO, err), linuxerr.Equals(linuxerr.EACCES, err), linuxerr.Equals(linuxerr.EPERM, err):
-				// What gVisor answers for a parameter that it only shows.
-				return api.Errorf(api.KindUnsupported, "sysctl %s: the sandbox kernel shows this parameter but cannot change it", n)
-			}
-			return api.Errorf(api.KindInvalid, "sysctl %s=%s: %w", n, sysctls[n], err)
-		}
-	}
-	return nil
 }

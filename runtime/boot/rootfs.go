@@ -35,6 +35,22 @@ type mounter struct {
 	volumes []*volume
 }
 
+// inNamespace is a context of a mount namespace, which that of a process to be
+// made is not: it has the one of the sandbox's first process, or none.
+type inNamespace struct {
+	context.Context
+	mns *vfs.MountNamespace
+}
+
+// Value implements context.Context.
+func (c inNamespace) Value(key any) any {
+	if key == vfs.CtxMountNamespace {
+		c.mns.IncRef() // Who asks gives it back.
+		return c.mns
+	}
+	return c.Context.Value(key)
+}
+
 // at is the path operation for an absolute guest path, following symlinks
 // within the container's root only.
 func (m *mounter) at(path string) *vfs.PathOperation {

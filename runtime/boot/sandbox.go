@@ -45,6 +45,11 @@ type sandbox struct {
 	// is set with spec.
 	first *container
 
+	// shared are the tmpfs that containers have in common, by their names.
+	// sharedMu comes before all locks of gVisor's.
+	sharedMu sync.Mutex
+	shared   map[string]*vfs.Mount
+
 	mu sync.Mutex
 	// containers are all, by id.
 	containers map[string]*container

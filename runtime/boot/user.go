@@ -7,12 +7,14 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 
 	"gvisor.dev/gvisor/pkg/abi/linux"
 	"gvisor.dev/gvisor/pkg/context"
 	"gvisor.dev/gvisor/pkg/errors/linuxerr"
+	"gvisor.dev/gvisor/pkg/log"
 	"gvisor.dev/gvisor/pkg/sentry/kernel/auth"
 	"gvisor.dev/gvisor/pkg/sentry/vfs"
 	"gvisor.dev/gvisor/pkg/usermem"
@@ -197,6 +199,9 @@ func eachLine(data []byte, fn func(fields []string)) {
 
 // resolveAccount resolves the process' user in the container's root.
 func (m *mounter) resolveAccount(p *api.Process) (*account, error) {
+	if p.Account != nil {
+		return m.numericAccount(p)
+	}
 	passwd, err := m.readGuestFile("/etc/passwd")
 	if err != nil {
 		return nil, err
@@ -206,6 +211,31 @@ func (m *mounter) resolveAccount(p *api.Process) (*account, error) {
 		return nil, err
 	}
 	return lookupAccount(p.User, p.AdditionalGroups, passwd, group)
+}
+
+// numericAccount is an account that the spec names in numbers. Its home directory
+// is asked for only where the environment has none, and is "/" if nobody knows:
+// runc does not fail for it either.
+func (m *mounter) numericAccount(p *api.Process) (*account, error) {
+	a := &account{uid: p.Account.UID, gid: p.Account.GID, home: "/"}
+	for _, g := range p.Account.Groups {
+		a.groups = append(a.groups, auth.KGID(g))
+	}
+	if slices.ContainsFunc(p.Env, func(e string) bool { return strings.HasPrefix(e, "HOME=") }) {
+		return a, nil
+	}
+	passwd, err := m.readGuestFile("/etc/passwd")
+	if err != nil {
+		log.Warningf("home directory of uid %d: %v", a.uid, err)
+		return a, nil
+	}
+	for _, u := range parsePasswd(passwd) {
+		if u.uid == a.uid {
+			a.home = u.home
+			break
+		}
+	}
+	return a, nil
 }
 
 // readGuestFile reads a regular guest file of bounded size. A file that does
