@@ -27,6 +27,11 @@ const (
 	// MinLinkMTU is what IPv4 demands; MaxLinkMTU the longest IP packet.
 	MinLinkMTU = 68
 	MaxLinkMTU = 65535
+	// HostPortFirst to HostPortLast are the ports that stay with the host's own
+	// stack on a link, for what its processes in the namespace begin: guests take
+	// none of them by themselves. Linux' own choice of local ports ends below.
+	HostPortFirst = 64512
+	HostPortLast  = 65535
 	// MaxLinkGSOBytes bounds what is cut into segments: Linux' usual value.
 	MaxLinkGSOBytes = 65536
 )
