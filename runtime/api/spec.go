@@ -230,6 +230,11 @@ type Rootfs struct {
 	// Upper, if not nil, is an ext4 volume that holds what the guest writes,
 	// in place of UpperFD.
 	Upper *Volume `json:"upper,omitempty"`
+	// UpperDirectory is the directory of Upper that takes what is written, made
+	// where it is missing; "" is its root.
+	UpperDirectory string `json:"upperDirectory,omitempty"`
+	// KeepUpper says that somebody looks at Upper when the container has ended.
+	KeepUpper bool `json:"keepUpper,omitempty"`
 	// SizeBytes bounds the upper; 0 means no bound but the host's disk.
 	SizeBytes int64 `json:"sizeBytes,omitempty"`
 	// ReadOnly mounts the root read-only.

@@ -185,6 +185,9 @@ func (c *Container) validateMounts() error {
 			return Errorf(KindInvalid, "container %s: writable layer: %w", c.ID, err)
 		}
 	}
+	if d := c.Rootfs.UpperDirectory; d != "" && (c.Rootfs.Upper == nil || len(d) > MaxPathBytes || path.Clean("/"+d) != "/"+d) {
+		return Errorf(KindInvalid, "container %s: writable layer: directory %.64q is none of a volume", c.ID, d)
+	}
 	return nil
 }
 

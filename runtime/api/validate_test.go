@@ -37,11 +37,16 @@ func TestValidateRefusesWhatNoKernelTakes(t *testing.T) {
 		"populated bind": func(c *Container) {
 			c.Mounts = []Mount{{Type: MountBind, Target: "/b", Host: &HostTree{FD: 5}, Populate: true}}
 		},
-		"layers and a directory":    func(c *Container) { c.Rootfs.Host = &HostTree{FD: 6} },
-		"neither of them":           func(c *Container) { c.Rootfs.Layers = nil },
-		"rootfs of one file":        func(c *Container) { c.Rootfs = Rootfs{Host: &HostTree{FD: 6, IsFile: true}} },
-		"writable layer of nothing": func(c *Container) { c.Rootfs.Upper = &Volume{} },
-		"long directory":            func(c *Container) { c.Directories = []string{strings.Repeat("/a", 5000)} },
+		"layers and a directory":         func(c *Container) { c.Rootfs.Host = &HostTree{FD: 6} },
+		"neither of them":                func(c *Container) { c.Rootfs.Layers = nil },
+		"rootfs of one file":             func(c *Container) { c.Rootfs = Rootfs{Host: &HostTree{FD: 6, IsFile: true}} },
+		"writable layer of nothing":      func(c *Container) { c.Rootfs.Upper = &Volume{} },
+		"directory of no writable layer": func(c *Container) { c.Rootfs.UpperDirectory = "upper" },
+		"directory outside of it": func(c *Container) {
+			c.Rootfs.Upper = &Volume{FDs: []FD{9}, Durability: DurabilityProcess}
+			c.Rootfs.UpperDirectory = "a/../../b"
+		},
+		"long directory": func(c *Container) { c.Directories = []string{strings.Repeat("/a", 5000)} },
 	} {
 		c := good()
 		spoil(c)

@@ -172,6 +172,9 @@ func (m *mounter) mountUpperVolume(v *api.Volume) (*vfs.Mount, error) {
 	if err != nil {
 		return nil, err
 	}
+	if dir := m.spec.Rootfs.UpperDirectory; dir != "" {
+		return m.upperDirectory(mnt, dir)
+	}
 	sentryfs.MarkUpper(mnt)
 	lost := pathAt(vfs.MakeVirtualDentry(mnt, mnt.Root()), "/lost+found")
 	lost.FollowFinalSymlink = false

@@ -27,7 +27,7 @@ type volume struct {
 // mountVolume mounts a volume, connected to nothing yet. The mount owns its
 // descriptors from now on; the caller owns the mount.
 func (m *mounter) mountVolume(spec *api.Volume, source string, opts vfs.MountOptions) (*vfs.Mount, error) {
-	v := &volume{spec: spec, discarded: opts.ReadOnly || spec == m.spec.Rootfs.Upper}
+	v := &volume{spec: spec, discarded: opts.ReadOnly || spec == m.spec.Rootfs.Upper && !m.spec.Rootfs.KeepUpper}
 	fds := make([]int, len(spec.FDs))
 	for n, fd := range spec.FDs {
 		fds[n] = int(fd)

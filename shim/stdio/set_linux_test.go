@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package stdio
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"z.gfire.dev/gvx/runtime/api"
+)
+
+// patience is for what takes no time on an idle machine.
+const patience = 10 * time.Second
+
+// TestMain is also the program that logs, in the processes that tests start.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "log" {
+		logProgram(os.Args[2], slices.Contains(os.Args, "quiet"))
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// logProgram writes what it gets to files, beside what it was told of.
+func logProgram(dir string, quiet bool) {
+	id := os.Getenv("CONTAINER_NAMESPACE") + "/" + os.Getenv("CONTAINER_ID")
+	if err := os.WriteFile(filepath.Join(dir, "id"), []byte(id), 0o600); err != nil {
+		os.Exit(1)
+	}
+	ready := os.NewFile(5, "ready")
+	if quiet {
+		return
+	}
+	_, _ = ready.Write([]byte{1})
+	ready.Close()
+	for i, name := range []string{"out", "err"} {
+		data, err := io.ReadAll(os.NewFile(uintptr(3+i), name))
+		if err != nil || os.WriteFile(filepath.Join(dir, name), data, 0o600) != nil {
+			os.Exit(1)
+		}
+	}
+}
+
+func mkfifo(t *testing.T, name string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func open(t *testing.T, c Config) *Set {
+	t.Helper()
+	s, err := Open(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close(0) })
+	return s
+}
+
+// guestEnd makes a copy of a guest's end, as donating does.
+func guestEnd(t *testing.T, f *os.File) *os.File {
+	t.Helper()
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return os.NewFile(uintptr(fd), f.Name())
+}
+
+// within fails the test if something takes too long.
+func within(t *testing.T, what string, do func()) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		do()
+	}()
+	select {
+	case <-done:
+	case <-time.After(patience):
+		t.Fatalf("%s: no end", what)
+	}
+}
+
+func TestNothingIsOpenedForNothing(t *testing.T) {
+	s := open(t, Config{})
+	if s.Stdin() != nil || s.Stdout() != nil || s.Stderr() != nil {
+		t.Error("streams without names")
+	}
+	s.CloseInput()
+	s.Donated()
+	s.Close(0)
+	s.Close(0)
+}
+
+func TestOutputGoesIntoTheFIFOItself(t *testing.T) {
+	path := mkfifo(t, "out")
+	s := open(t, Config{Stdout: path, Stderr: path})
+	guest := guestEnd(t, s.Stdout())
+	s.Donated()
+	// Nobody reads yet: a guest must not notice.
+	if _, err := guest.WriteString("early "); err != nil {
+		t.Fatal(err)
+	}
+	reader, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A reader that goes and comes back, as a containerd that is started again.
+	head := make([]byte, 6)
+	if _, err := io.ReadFull(reader, head); err != nil {
+		t.Fatal(err)
+	}
+	reader.Close()
+	if _, err := guest.WriteString("late"); err != nil {
+		t.Fatalf("write while nobody reads: %v", err)
+	}
+	if reader, err = os.Open(path); err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	guest.Close()
+	s.Exited()
+	within(t, "the output", func() {
+		rest, err := io.ReadAll(reader)
+		if err != nil || string(head)+string(rest) != "early late" {
+			t.Errorf("read %q, then %q, %v", head, rest, err)
+		}
+	})
+}
+
+func TestInput(t *testing.T) {
+	path := mkfifo(t, "in")
+	s := open(t, Config{Stdin: path})
+	guest := guestEnd(t, s.Stdin())
+	defer guest.Close()
+	s.Donated()
+	writer, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := writer.WriteString("hello"); err != nil {
+		t.Fatal(err)
+	}
+	writer.Close()
+	within(t, "the input", func() {
+		if data, err := io.ReadAll(guest); err != nil || string(data) != "hello" {
+			t.Errorf("read %q, %v", data, err)
+		}
+	})
+}
+
+// TestInputThatIsEnded by a call, while its writer goes on, and while there has
+// never been one.
+func TestInputThatIsEnded(t *testing.T) {
+	for _, name := range []string{"with a writer", "without"} {
+		path := mkfifo(t, "in")
+		s := open(t, Config{Stdin: path})
+		guest := guestEnd(t, s.Stdin())
+		s.Donated()
+		if name == "with a writer" {
+			writer, err := os.OpenFile(path, os.O_WRONLY, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer writer.Close()
+		}
+		s.CloseInput()
+		within(t, name, func() {
+			if n, err := guest.Read(make([]byte, 1)); n != 0 || err != io.EOF {
+				t.Errorf("%s: read %d, %v", name, n, err)
+			}
+		})
+		guest.Close()
+		within(t, name, func() { s.Close(0) })
+	}
+}
+
+func TestOutputIsAppendedToAFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "sub", "log")
+	for range 2 {
+		s := open(t, Config{Stdout: "file://" + path, Stderr: "file://" + path})
+		if _, err := s.Stdout().WriteString("out\n"); err != nil {
+			t.Fatal(err)
+		}
+		s.Donated()
+		within(t, "close", func() { s.Close(patience) })
+	}
+	if data, err := os.ReadFile(path); err != nil || string(data) != "out\nout\n" {
+		t.Errorf("the file has %q, %v", data, err)
+	}
+}
+
+// TestOutputThatIsNeverRead: a guest's child holds the output when the process is
+// deleted.
+func TestOutputThatIsNeverRead(t *testing.T) {
+	s := open(t, Config{Stdout: "file://" + filepath.Join(t.TempDir(), "log")})
+	guest := guestEnd(t, s.Stdout())
+	defer guest.Close()
+	s.Donated()
+	within(t, "close", func() { s.Close(time.Millisecond) })
+}
+
+func TestProgramThatLogs(t *testing.T) {
+	for _, scheme := range []string{schemeBinary, schemeBinaryV2} {
+		dir := t.TempDir()
+		uri := scheme + "://" + os.Args[0] + "?log=" + dir
+		s := open(t, Config{ID: "c", Namespace: "n", Stdout: uri, Stderr: uri})
+		for i, f := range []*os.File{s.Stdout(), s.Stderr()} {
+			if _, err := f.WriteString([]string{"to out", "to err"}[i]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.Donated()
+		within(t, "close", func() { s.Close(patience) })
+		for name, want := range map[string]string{"id": "n/c", "out": "to out", "err": "to err"} {
+			if data, err := os.ReadFile(filepath.Join(dir, name)); err != nil || string(data) != want {
+				t.Errorf("%s: %s is %q, %v", scheme, name, data, err)
+			}
+		}
+	}
+	dir := t.TempDir()
+	if _, err := Open(Config{Stdout: schemeBinaryV2 + "://" + os.Args[0] + "?log=" + dir + "&quiet"}); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("a program that dies: %v", err)
+	}
+	if _, err := Open(Config{Stdout: schemeBinary + ":///nonexistent"}); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a program that does not exist: %v", err)
+	}
+}
+
+func TestTerminal(t *testing.T) {
+	in, out := mkfifo(t, "in"), mkfifo(t, "out")
+	s := open(t, Config{Stdin: in, Stdout: out, Terminal: true})
+	if s.Stdin() != s.Stdout() || s.Stdout() != s.Stderr() {
+		t.Error("a terminal's streams differ")
+	}
+	guest := guestEnd(t, s.Stdin())
+	if err := s.Resize(30, 90); err != nil {
+		t.Error(err)
+	}
+	s.Donated()
+	if size, err := unix.IoctlGetWinsize(int(guest.Fd()), unix.TIOCGWINSZ); err != nil || size.Row != 30 || size.Col != 90 {
+		t.Errorf("size %+v, %v", size, err)
+	}
+	writer, err := os.OpenFile(in, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer writer.Close()
+	reader, err := os.Open(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	if _, err := writer.WriteString("line\n"); err != nil {
+		t.Fatal(err)
+	}
+	within(t, "the terminal", func() {
+		line := make([]byte, 5)
+		if _, err := io.ReadFull(guest, line); err != nil || string(line) != "line\n" {
+			t.Errorf("the guest read %q, %v", line, err)
+		}
+	})
+	if _, err := guest.WriteString("answer\n"); err != nil {
+		t.Fatal(err)
+	}
+	guest.Close()
+	within(t, "the terminal's output", func() {
+		data, err := io.ReadAll(reader)
+		if err != nil || !bytes.Contains(data, []byte("answer\r\n")) {
+			t.Errorf("read %q, %v", data, err)
+		}
+	})
+	within(t, "close", func() { s.Close(patience) })
+}
+
+// TestTerminalWithoutReader: a guest writes on, and the end comes.
+func TestTerminalWithoutReader(t *testing.T) {
+	for _, c := range []Config{{Terminal: true}, {Terminal: true, Stdout: mkfifo(t, "out")}} {
+		s := open(t, c)
+		guest := guestEnd(t, s.Stdin())
+		s.Donated()
+		if c.Stdout == "" {
+			within(t, "writing", func() {
+				if _, err := guest.WriteString(strings.Repeat("0123456\n", 1<<16)); err != nil {
+					t.Error(err)
+				}
+			})
+		} else {
+			// More than the fifo takes: the guest waits, and must not for ever.
+			go func() { _, _ = guest.WriteString(strings.Repeat("0123456\n", 1<<16)) }()
+			time.Sleep(50 * time.Millisecond)
+		}
+		within(t, "close", func() { s.Close(time.Millisecond) })
+		guest.Close()
+	}
+}
+
+func TestTargets(t *testing.T) {
+	for uri, want := range map[string]target{
+		"/run/fifo":                   {scheme: schemeFIFO, path: "/run/fifo"},
+		"fifo:///run/fifo":            {scheme: schemeFIFO, path: "/run/fifo"},
+		"file:///var/log/x":           {scheme: schemeFile, path: "/var/log/x"},
+		"binary:///bin/l?b=2&a&c=%20": {scheme: schemeBinary, path: "/bin/l", args: []string{"b", "2", "a", "c", " "}},
+	} {
+		got, err := parseTarget(uri)
+		if err != nil || got.scheme != want.scheme || got.path != want.path || !slices.Equal(got.args, want.args) {
+			t.Errorf("%s: %+v, %v", uri, got, err)
+		}
+	}
+	for uri, kind := range map[string]api.Kind{
+		"npipe:///x": api.KindUnsupported, "relative": api.KindUnsupported, "file:x": api.KindInvalid, ":": api.KindInvalid,
+		"binary:///l?%zz": api.KindInvalid,
+	} {
+		if _, err := parseTarget(uri); api.KindOf(err) != kind {
+			t.Errorf("%s: %v, want %s", uri, err, kind)
+		}
+	}
+	if _, err := Open(Config{Stdout: "/nonexistent/fifo"}); !errors.Is(err, syscall.ENOENT) {
+		t.Errorf("an output that does not exist: %v", err)
+	}
+}
