@@ -36,7 +36,7 @@ func (m *mounter) upperDirectory(mnt *vfs.Mount, dir string) (*vfs.Mount, error)
 		return nil, fmt.Errorf("find directory %s of the writable layer: %w", dir, err)
 	}
 	defer source.DecRef(m.ctx)
-	narrow, err := m.cloneMount(mnt, source.Dentry())
+	narrow, err := m.cloneMount(mnt, source.Dentry(), vfs.MountOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("mount directory %s of the writable layer: %w", dir, err)
 	}
