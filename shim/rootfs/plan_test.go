@@ -10,9 +10,9 @@ import (
 	"z.gfire.dev/gvx/runtime/api"
 )
 
-// erofs are the mounts of an image's layers, topmost first, as the snapshotter
+// erofsMounts are the mounts of an image's layers, topmost first, as the snapshotter
 // lists them.
-func erofs(names ...string) []Mount {
+func erofsMounts(names ...string) []Mount {
 	var list []Mount
 	for _, name := range names {
 		list = append(list, Mount{Type: "erofs", Source: "/snapshots/" + name + "/layer.erofs", Options: []string{"ro", "loop"}})
@@ -31,27 +31,27 @@ func TestMountsOfSnapshotters(t *testing.T) {
 		want   *Plan
 	}{
 		"erofs with directories": {
-			append(erofs("2", "1"), Mount{Type: "format/mkdir/overlay", Source: "overlay", Options: []string{
+			append(erofsMounts("2", "1"), Mount{Type: "format/mkdir/overlay", Source: "overlay", Options: []string{
 				"workdir=/snapshots/9/work", "upperdir=/snapshots/9/fs", "lowerdir={{ overlay 0 1 }}"}}),
 			&Plan{Layers: two, Upper: "/snapshots/9/fs", Work: "/snapshots/9/work"},
 		},
 		"erofs with a volume": {
-			append(append([]Mount{rwlayer}, erofs("2", "1")...), Mount{Type: "format/mkdir/overlay", Source: "overlay", Options: []string{
+			append(append([]Mount{rwlayer}, erofsMounts("2", "1")...), Mount{Type: "format/mkdir/overlay", Source: "overlay", Options: []string{
 				"X-containerd.mkdir.path={{ mount 0 }}/upper:0755", "X-containerd.mkdir.path={{ mount 0 }}/work:0755",
 				"workdir={{ mount 0 }}/work", "upperdir={{ mount 0 }}/upper", "lowerdir={{ overlay 1 2 }}"}}),
 			&Plan{Layers: two, Volume: volume},
 		},
 		"erofs, one layer and a volume": {
-			append(append([]Mount{rwlayer}, erofs("1")...), Mount{Type: "format/mkdir/overlay", Source: "overlay", Options: []string{
+			append(append([]Mount{rwlayer}, erofsMounts("1")...), Mount{Type: "format/mkdir/overlay", Source: "overlay", Options: []string{
 				"upperdir={{ mount 0 }}/upper", "workdir={{ mount 0 }}/work", "lowerdir={{ mount 1 }}"}}),
 			&Plan{Layers: two[:1], Volume: volume},
 		},
 		"erofs, a view": {
-			append(erofs("2", "1"), Mount{Type: "format/mkdir/overlay", Source: "overlay", Options: []string{"lowerdir={{ overlay 0 1 }}"}}),
+			append(erofsMounts("2", "1"), Mount{Type: "format/mkdir/overlay", Source: "overlay", Options: []string{"lowerdir={{ overlay 0 1 }}"}}),
 			&Plan{Layers: two, ReadOnly: true},
 		},
-		"erofs, a view of one layer":        {erofs("1"), &Plan{Layers: two[:1], ReadOnly: true}},
-		"erofs, one lower without an upper": {append(erofs("1"), Mount{Type: "format/bind", Source: "{{ mount 0 }}", Options: []string{"ro", "rbind"}}), &Plan{Layers: two[:1], ReadOnly: true}},
+		"erofs, a view of one layer":        {erofsMounts("1"), &Plan{Layers: two[:1], ReadOnly: true}},
+		"erofs, one lower without an upper": {append(erofsMounts("1"), Mount{Type: "format/bind", Source: "{{ mount 0 }}", Options: []string{"ro", "rbind"}}), &Plan{Layers: two[:1], ReadOnly: true}},
 		"erofs, a volume without layers": {
 			[]Mount{rwlayer, {Type: "format/mkdir/bind", Source: "{{ mount 0 }}/upper", Options: []string{"X-containerd.mkdir.path={{ mount 0 }}/upper:0755", "rw", "rbind"}}},
 			&Plan{Volume: volume},
@@ -80,7 +80,7 @@ func TestMountsOfSnapshotters(t *testing.T) {
 
 func TestOtherMountsAreErrors(t *testing.T) {
 	overlay := func(options ...string) []Mount {
-		return append(erofs("2", "1"), Mount{Type: "format/mkdir/overlay", Options: options})
+		return append(erofsMounts("2", "1"), Mount{Type: "format/mkdir/overlay", Options: options})
 	}
 	for name, mounts := range map[string][]Mount{
 		"none":                nil,
@@ -120,7 +120,7 @@ func FuzzParse(f *testing.F) {
 	f.Add("format/bind", "{{ mount 0 }}", "ro", "")
 	f.Add("overlay", "overlay", "lowerdir=/a:/b", "upperdir=/c")
 	f.Fuzz(func(t *testing.T, kind, source, a, b string) {
-		for _, below := range [][]Mount{nil, erofs("1"), {rwlayer}} {
+		for _, below := range [][]Mount{nil, erofsMounts("1"), {rwlayer}} {
 			p, err := Parse(append(below, Mount{Type: kind, Source: source, Options: []string{a, b}}))
 			if err != nil {
 				continue
