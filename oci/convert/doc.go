@@ -68,6 +68,8 @@ type Options struct {
 	ShmSizeBytes    int64       `json:"shmSizeBytes,omitempty"`
 	// Volumes are mounted besides Tmpfs, each directory before what is below.
 	Volumes []VolumeMount `json:"volumes,omitempty"`
+	// Binds are mounted likewise.
+	Binds []BindMount `json:"binds,omitempty"`
 
 	MemoryBytes int64        `json:"memoryBytes,omitempty"`
 	CPUMillis   int64        `json:"cpuMillis,omitempty"`

@@ -117,6 +117,9 @@ func mounts(o *Options) ([]api.Mount, error) {
 	for i := range o.Volumes {
 		list = append(list, o.Volumes[i].mount())
 	}
+	for i := range o.Binds {
+		list = append(list, o.Binds[i].Mount())
+	}
 	seen := make(map[string]bool, len(list))
 	for _, m := range list {
 		if seen[m.Target] {
@@ -130,24 +133,41 @@ func mounts(o *Options) ([]api.Mount, error) {
 	return list, nil
 }
 
+// ParsedMount is what -v or --mount asks for: one of them is not nil.
+type ParsedMount struct {
+	Volume *VolumeMount
+	Tmpfs  *api.Mount
+	Bind   *BindMount
+}
+
 // ParseVolume reads -v: [SOURCE:]TARGET[:OPTION,…].
-func ParseVolume(s string) (VolumeMount, error) {
+func ParseVolume(s string) (*ParsedMount, error) {
 	parts := strings.Split(s, ":")
-	var v VolumeMount
-	options := ""
+	source, target, options := "", "", ""
 	switch len(parts) {
 	case 1:
-		v.Target = parts[0]
+		target = parts[0]
 	case 2:
-		v.Source, v.Target = parts[0], parts[1]
+		source, target = parts[0], parts[1]
 	case 3:
-		v.Source, v.Target, options = parts[0], parts[1], parts[2]
+		source, target, options = parts[0], parts[1], parts[2]
 	default:
-		return v, api.Errorf(api.KindInvalid, "invalid volume specification: '%s': want [SOURCE:]TARGET[:ro]", s)
+		return nil, api.Errorf(api.KindInvalid, "invalid volume specification: '%s': want [SOURCE:]TARGET[:ro]", s)
 	}
-	if len(parts) > 1 && v.Source == "" || slices.Contains(parts, "") {
-		return v, api.Errorf(api.KindInvalid, "invalid volume specification: '%s': a part is empty", s)
+	if len(parts) > 1 && source == "" || slices.Contains(parts, "") {
+		return nil, api.Errorf(api.KindInvalid, "invalid volume specification: '%s': a part is empty", s)
 	}
+	if isBindSource(source) {
+		// A source that is missing is made a directory, with -v alone.
+		b := &BindMount{Source: source, Target: target, Create: true}
+		for opt := range strings.SplitSeq(options, ",") {
+			if err := b.bindOption(opt); err != nil {
+				return nil, err
+			}
+		}
+		return &ParsedMount{Bind: b}, kinded(b.check())
+	}
+	v := &VolumeMount{Source: source, Target: target}
 	for opt := range strings.SplitSeq(options, ",") {
 		switch opt {
 		case "", "rw", "z", "Z": // labels of SELinux say nothing about a volume's file
@@ -156,13 +176,13 @@ func ParseVolume(s string) (VolumeMount, error) {
 		case "nocopy":
 			v.NoCopy = true
 		default:
-			return v, api.Errorf(api.KindInvalid, "invalid mode: %s: want ro, rw or nocopy", opt)
+			return nil, api.Errorf(api.KindInvalid, "invalid mode: %s: want ro, rw or nocopy", opt)
 		}
 	}
-	if strings.ContainsAny(v.Source, `/\`) && !isVolumeFileName(v.Source) {
-		return v, api.Errorf(api.KindUnsupported, "volume '%s': directories of the host cannot be mounted yet: name a volume, or a volume's file (*%s, *%s)", s, VolumeExt, DeltaExt)
+	if strings.ContainsAny(source, `/\`) && !isVolumeFileName(source) {
+		return nil, api.Errorf(api.KindInvalid, "%q includes invalid characters for a local volume name, only \"[a-zA-Z0-9][a-zA-Z0-9_.-]\" are allowed. If you intended to pass a host directory, use absolute path", source)
 	}
-	return v, v.check()
+	return &ParsedMount{Volume: v}, v.check()
 }
 
 // check completes and checks a volume, whichever way it was written.
@@ -172,11 +192,8 @@ func (v *VolumeMount) check() error {
 			return err
 		}
 	}
-	if !path.IsAbs(v.Target) {
-		return api.Errorf(api.KindInvalid, "invalid mount path: '%s' mount path must be absolute", v.Target)
-	}
-	if v.Target = path.Clean(v.Target); v.Target == "/" {
-		return api.Errorf(api.KindInvalid, "invalid mount path: destination can't be '/'")
+	if err := checkMountTarget(&v.Target); err != nil {
+		return err
 	}
 	switch {
 	case v.Clone != "" && v.Source == "":
@@ -189,48 +206,66 @@ func (v *VolumeMount) check() error {
 	return nil
 }
 
+// checkMountTarget cleans and checks a place in the guest.
+func checkMountTarget(target *string) error {
+	if !path.IsAbs(*target) {
+		return api.Errorf(api.KindInvalid, "invalid mount path: '%s' mount path must be absolute", *target)
+	}
+	if *target = path.Clean(*target); *target == "/" {
+		return api.Errorf(api.KindInvalid, "invalid mount path: destination can't be '/'")
+	}
+	return nil
+}
+
 // mountSpec is a --mount while it is read.
 type mountSpec struct {
 	kind   string
 	volume VolumeMount
 	tmpfs  api.Mount
+	bind   BindMount
 	// of says for which types the keys given are.
 	of map[string]string
 }
 
-// ParseMount reads --mount: KEY=VALUE,… It returns a volume or a tmpfs.
-func ParseMount(s string) (*VolumeMount, *api.Mount, error) {
+// ParseMount reads --mount: KEY=VALUE,…
+func ParseMount(s string) (*ParsedMount, error) {
 	fields, err := csv.NewReader(strings.NewReader(s)).Read()
 	if err != nil {
-		return nil, nil, api.Errorf(api.KindInvalid, "invalid argument %q for \"--mount\" flag: want type=volume,src=NAME|FILE,dst=DIR: %w", s, err)
+		return nil, api.Errorf(api.KindInvalid, "invalid argument %q for \"--mount\" flag: want type=volume,src=NAME|FILE,dst=DIR: %w", s, err)
 	}
 	m := &mountSpec{kind: string(api.MountVolume), of: map[string]string{}}
 	m.tmpfs = api.Mount{Type: api.MountTmpfs, NoExec: true, NoSUID: true, NoDev: true, Mode: 0o1777}
 	for _, field := range fields {
 		key, value, has := strings.Cut(field, "=")
-		if err := m.set(strings.ToLower(key), value, has); err != nil {
-			return nil, nil, api.Errorf(api.KindOf(kinded(err)), "invalid argument %q for \"--mount\" flag: %w", s, err)
+		if err = m.set(strings.ToLower(key), value, has); err != nil {
+			break
 		}
 	}
-	if err := m.finish(); err != nil {
-		return nil, nil, api.Errorf(api.KindOf(kinded(err)), "invalid argument %q for \"--mount\" flag: %w", s, err)
+	if err == nil {
+		err = m.finish()
 	}
-	if m.kind == string(api.MountTmpfs) {
-		return nil, &m.tmpfs, nil
+	if err != nil {
+		return nil, api.Errorf(api.KindOf(kinded(err)), "invalid argument %q for \"--mount\" flag: %w", s, err)
 	}
-	return &m.volume, nil, nil
+	switch m.kind {
+	case string(api.MountTmpfs):
+		return &ParsedMount{Tmpfs: &m.tmpfs}, nil
+	case string(api.MountBind):
+		return &ParsedMount{Bind: &m.bind}, nil
+	}
+	return &ParsedMount{Volume: &m.volume}, nil
 }
 
 // kinded gives errors without a kind the one of bad input.
 func kinded(err error) error {
-	if api.KindOf(err) == api.KindInternal {
+	if err != nil && api.KindOf(err) == api.KindInternal {
 		return api.Errorf(api.KindInvalid, "%w", err)
 	}
 	return err
 }
 
 // flags are the keys that may stand alone.
-var mountFlags = []string{"readonly", "ro", "volume-nocopy"}
+var mountFlags = []string{"readonly", "ro", "volume-nocopy", "bind-nonrecursive", "bind-create-src", "exclusive"}
 
 func (m *mountSpec) set(key, value string, has bool) error {
 	if !has && !slices.Contains(mountFlags, key) {
@@ -255,8 +290,10 @@ func (m *mountSpec) set(key, value string, has bool) error {
 	if !known && strings.HasPrefix(key, "tmpfs-") {
 		known, err = m.setTmpfs(key, value)
 	}
-	if !known && strings.HasPrefix(key, "bind-") {
-		known, m.of[key] = true, "bind"
+	if !known {
+		if known, err = m.bind.set(key, value, has); known {
+			m.of[key] = string(api.MountBind)
+		}
 	}
 	if !known {
 		return fmt.Errorf("unexpected key '%s' in '%s=%s'", key, key, value)
@@ -334,13 +371,11 @@ func (m *mountSpec) setTmpfs(key, value string) (known bool, err error) {
 // finish checks what the keys add up to.
 func (m *mountSpec) finish() error {
 	switch m.kind {
-	case string(api.MountVolume), string(api.MountTmpfs):
-	case "bind":
-		return api.Errorf(api.KindUnsupported, "directories of the host cannot be mounted yet: use a volume, or 'rungv volume cp' to fill one")
+	case string(api.MountVolume), string(api.MountTmpfs), string(api.MountBind):
 	case "":
-		return fmt.Errorf("type is required: want volume or tmpfs")
+		return fmt.Errorf("type is required: want volume, bind or tmpfs")
 	default:
-		return api.Errorf(api.KindUnsupported, "unknown mount type %q: want volume or tmpfs", m.kind)
+		return api.Errorf(api.KindUnsupported, "unknown mount type %q: want volume, bind or tmpfs", m.kind)
 	}
 	if m.volume.Target == "" {
 		return fmt.Errorf("target is required")
@@ -350,8 +385,12 @@ func (m *mountSpec) finish() error {
 			return fmt.Errorf("cannot mix '%s' options with mount type '%s'", key, m.kind)
 		}
 	}
-	if m.kind == string(api.MountVolume) {
+	switch m.kind {
+	case string(api.MountVolume):
 		return m.volume.check()
+	case string(api.MountBind):
+		m.bind.Source, m.bind.Target, m.bind.ReadOnly = m.volume.Source, m.volume.Target, m.volume.ReadOnly
+		return m.bind.check()
 	}
 	if m.volume.Source != "" {
 		return fmt.Errorf("a tmpfs has no source")

@@ -101,12 +101,12 @@ func (c *ociConversion) annotatedVolumes() error {
 		if !mine {
 			continue
 		}
-		v, _, err := ParseMount("type=volume," + value)
-		if err == nil && (v == nil || v.Source == "") {
+		m, err := ParseMount("type=volume," + value)
+		if err == nil && (m.Volume == nil || m.Volume.Source == "") {
 			err = api.Errorf(api.KindInvalid, "want src=FILE")
 		}
 		if err == nil {
-			err = c.addVolume(v)
+			err = c.addVolume(m.Volume)
 		}
 		if err != nil {
 			return api.Errorf(api.KindOf(err), "annotation %s: %w", key, err)

@@ -152,7 +152,7 @@ func (c *ociConversion) bind(out *api.Mount, m *specs.Mount, rest []string) erro
 			}
 		}
 	default:
-		out.Type, out.Host = api.MountBind, &api.HostTree{FD: api.NoFD, Name: source}
+		out.Type, out.Host = api.MountBind, &api.HostTree{FD: api.NoFD, Name: source, NonRecursive: !slices.Contains(m.Options, "rbind")}
 		if p := out.Propagation; p == api.PropagationShared || p == api.PropagationRShared {
 			c.note("mount %s: what the guest mounts there does not appear on the host", out.Target)
 		}
@@ -176,10 +176,11 @@ func (c *ociConversion) ext4(out *api.Mount, m *specs.Mount, rest []string) erro
 	if strings.ContainsAny(text, "\"\n") {
 		return api.Errorf(api.KindInvalid, "an option of a volume contains a quote or a line break")
 	}
-	v, _, err := ParseMount(text)
+	parsed, err := ParseMount(text)
 	if err != nil {
 		return err
 	}
+	v := parsed.Volume
 	if v == nil {
 		return api.Errorf(api.KindInvalid, "an option of a volume says that it is none")
 	}

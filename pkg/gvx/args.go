@@ -101,6 +101,8 @@ func (m *Mount) check() error {
 		return errors.New("Clone and Durability are for volumes")
 	case m.SizeBytes < 0:
 		return fmt.Errorf("SizeBytes %d is negative", m.SizeBytes)
+	case m.Kind == MountBind && m.SizeBytes != 0:
+		return errors.New("SizeBytes is for volumes and tmpfs")
 	}
 	return nil
 }
@@ -128,7 +130,12 @@ func csv(key, value string) string {
 func (m *Mount) flag() string {
 	fields := []string{"type=" + string(m.Kind)}
 	if m.ImagePath != "" {
-		fields = append(fields, csv("src", m.ImagePath))
+		source := m.ImagePath
+		if m.Kind == MountBind && !filepath.IsAbs(source) {
+			// Docker takes no other relative path but one that says so.
+			source = "." + string(filepath.Separator) + source
+		}
+		fields = append(fields, csv("src", source))
 	}
 	fields = append(fields, csv("dst", m.GuestPath))
 	if m.ReadOnly {

@@ -38,6 +38,9 @@ func TestRunArgs(t *testing.T) {
 		}, []string{`--mount=type=volume,"src=/a ""b"",c",dst=/d,readonly,size=5,clone=ephemeral,durability=host`, "i"}},
 		"tmpfs": {func(c *Config) { c.Mounts = []Mount{{Kind: MountTmpfs, GuestPath: "/d", SizeBytes: 5}} },
 			[]string{"--mount=type=tmpfs,dst=/d,tmpfs-size=5", "i"}},
+		"bind": {func(c *Config) {
+			c.Mounts = []Mount{{Kind: MountBind, ImagePath: "/a", GuestPath: "/d", ReadOnly: true}, {Kind: MountBind, ImagePath: "b/c", GuestPath: "/e"}}
+		}, []string{"--mount=type=bind,src=/a,dst=/d,readonly", "--mount=type=bind,src=./b/c,dst=/e", "i"}},
 		"network": {func(c *Config) {
 			c.Publish = []Port{{Guest: 80}, {Guest: 53, HostPort: 5353, Transport: UDP, HostIP: netip.IPv6Loopback()}, {Guest: 1, Path: "/s"}}
 			c.Egress, c.DNS = []string{"deny"}, []netip.Addr{netip.MustParseAddr("192.0.2.1")}

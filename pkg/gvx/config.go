@@ -174,8 +174,8 @@ type MountKind string
 const (
 	// MountVolume is an ext4 volume in a file of the host.
 	MountVolume MountKind = "volume"
-	// MountBind is a directory or file of the host: [ErrUnsupported] in this
-	// version.
+	// MountBind is a directory or a regular file of the host, which has to exist.
+	// What either side changes, the other sees.
 	MountBind MountKind = "bind"
 	// MountTmpfs is memory.
 	MountTmpfs MountKind = "tmpfs"
@@ -200,7 +200,8 @@ const CloneEphemeral = "ephemeral"
 type Mount struct {
 	Kind MountKind
 	// ImagePath is the volume's file, or its name in rungv's store; a missing
-	// one is made. For MountBind it is the host's directory or file.
+	// one is made. For MountBind it is the host's directory or file; a relative
+	// path is the calling process'.
 	ImagePath string
 	// GuestPath is where it is mounted, absolute.
 	GuestPath string

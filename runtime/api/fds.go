@@ -35,21 +35,29 @@ func (c *Container) EachFD(fn func(*FD) error) error {
 			fds = append(fds, &v.FDs[i])
 		}
 	}
-	tree := func(h *HostTree) {
-		if h != nil {
-			fds = append(fds, &h.FD)
-		}
-	}
 	volume(c.Rootfs.Upper)
-	tree(c.Rootfs.Host)
 	for i := range c.Mounts {
 		volume(c.Mounts[i].Volume)
-		tree(c.Mounts[i].Host)
 	}
+	fds = append(fds, c.TreeFDs()...)
 	for _, fd := range fds {
 		if err := fn(fd); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// TreeFDs returns the sockets of all host trees of a container.
+func (c *Container) TreeFDs() []*FD {
+	var fds []*FD
+	if h := c.Rootfs.Host; h != nil {
+		fds = append(fds, &h.FD)
+	}
+	for i := range c.Mounts {
+		if h := c.Mounts[i].Host; h != nil {
+			fds = append(fds, &h.FD)
+		}
+	}
+	return fds
 }

@@ -56,6 +56,11 @@ type Sandbox struct {
 	// Hold keeps the first container from running until the control channel
 	// says so, as containers that are added later are.
 	Hold bool `json:"hold,omitempty"`
+	// LateTrees says that containers which join later may have host directories.
+	// Their sockets to a gofer come on descriptors of any number, so that nothing
+	// else in the sandbox may be a socket to which a message can be addressed: not
+	// with NetworkNAT.
+	LateTrees bool `json:"lateTrees,omitempty"`
 	// Container is the first container.
 	Container Container `json:"container"`
 }
@@ -343,6 +348,8 @@ type HostTree struct {
 	// it may be cached. Otherwise everything is written through and checked
 	// before it is believed.
 	Exclusive bool `json:"exclusive,omitempty"`
+	// NonRecursive leaves out what the host has mounted below.
+	NonRecursive bool `json:"nonRecursive,omitempty"`
 	// IsFile says that the tree is one file and no directory.
 	IsFile bool `json:"isFile,omitempty"`
 	// Name is what messages call it: the path on the host.

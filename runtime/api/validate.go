@@ -47,6 +47,8 @@ func (s *Sandbox) Validate() error {
 		return Errorf(KindInvalid, "sandbox spec: network mode %q with descriptor %d as its broker's channel", s.Network.Mode, s.Network.BrokerFD)
 	case s.Network.Mode != NetworkNetns && len(s.Network.Links) > 0:
 		return Errorf(KindInvalid, "sandbox spec: network mode %q with %d interfaces of a network namespace", s.Network.Mode, len(s.Network.Links))
+	case s.LateTrees && s.Network.Mode == NetworkNAT:
+		return Errorf(KindUnsupported, "sandbox spec: containers that join a sandbox with network mode %q cannot have host directories: give them to its first container, or use another network", NetworkNAT)
 	case s.Resources.MemoryBytes < 0 || s.Resources.CPUMillis < 0 || s.Resources.Pids < 0:
 		return Errorf(KindInvalid, "sandbox spec: negative resource limit")
 	case s.ControlFD < 0:

@@ -143,6 +143,9 @@ func (sb *sandbox) boot() error {
 	if err := sb.receiveStreams(); err != nil {
 		return err
 	}
+	if err := sb.reserveTrees(); err != nil {
+		return err
+	}
 	filter := sb.compileFilter()
 	if err := sb.newKernel(); err != nil {
 		return err

@@ -20,6 +20,7 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/fsimpl/devpts"
 	"gvisor.dev/gvisor/pkg/sentry/fsimpl/devtmpfs"
 	"gvisor.dev/gvisor/pkg/sentry/fsimpl/fuse"
+	"gvisor.dev/gvisor/pkg/sentry/fsimpl/gofer"
 	"gvisor.dev/gvisor/pkg/sentry/fsimpl/host"
 	"gvisor.dev/gvisor/pkg/sentry/fsimpl/mqfs"
 	"gvisor.dev/gvisor/pkg/sentry/fsimpl/overlay"
@@ -258,7 +259,9 @@ func (sb *sandbox) registerFilesystems() error {
 	v.MustRegisterFilesystemType(proc.Name, &proc.FilesystemType{}, mountable)
 	v.MustRegisterFilesystemType(sys.Name, &sys.FilesystemType{}, mountable)
 	v.MustRegisterFilesystemType(tmpfs.Name, &tmpfs.FilesystemType{}, mountable)
-	// These two are only ever mounted by boot itself.
+	// These are only ever mounted by boot itself: a guest's options for gofer would
+	// name descriptors of the sandbox.
+	v.MustRegisterFilesystemType(gofer.Name, &gofer.FilesystemType{}, &vfs.RegisterFilesystemTypeOptions{})
 	v.MustRegisterFilesystemType(dev.Name, &dev.FilesystemType{}, &vfs.RegisterFilesystemTypeOptions{})
 	sentryfs.Register(v)
 

@@ -26,7 +26,10 @@ func (sb *sandbox) compileFilter() <-chan filterResult {
 		if fd := sb.spec.ListenFD; fd != api.NoFD {
 			listen = int(fd)
 		}
-		p, err := makeFilter(lockdown.FilterOptions{ListenFD: listen, BrokerFD: int(sb.spec.Network.BrokerFD), StreamsFD: int(sb.spec.StreamsFD)})
+		p, err := makeFilter(lockdown.FilterOptions{
+			ListenFD: listen, BrokerFD: int(sb.spec.Network.BrokerFD), StreamsFD: int(sb.spec.StreamsFD),
+			Trees: sb.hasTrees(), TreesFD: sb.treesFD,
+		})
 		ch <- filterResult{p, err}
 	}()
 	return ch

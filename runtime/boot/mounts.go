@@ -87,7 +87,7 @@ func (m *mounter) mountExtra() error {
 		case api.MountTmpfs:
 			err = m.mountExtraTmpfs(e, opts)
 		case api.MountBind:
-			err = api.Errorf(api.KindUnsupported, "mount %s: this build serves no host directories", e.Target)
+			err = m.mountBind(e, fmt.Sprintf("mount/%d", i), opts)
 		default:
 			err = m.mountSentry(e, opts)
 		}
@@ -252,17 +252,25 @@ func (m *mounter) bindFile(hidden *vfs.Mount, base vfs.VirtualDentry, name, targ
 	if err := m.makeDirectories(path.Dir(target)); err != nil {
 		return err
 	}
-	// A symlink in the image (/etc/resolv.conf often is one) is followed, as
-	// runc does; a dangling one is made good by O_CREAT.
+	if err := m.makeFile(target, 0o644); err != nil {
+		return err
+	}
+	return m.vfs.ConnectMountAt(m.ctx, m.creds, mnt, m.at(target))
+}
+
+// makeFile makes a file to mount another on, if there is none. A symlink in the
+// image (/etc/resolv.conf often is one) is followed, as runc does; a dangling one
+// is made good by O_CREAT.
+func (m *mounter) makeFile(target string, mode linux.FileMode) error {
 	fd, err := m.vfs.OpenAt(m.ctx, m.creds, m.at(target), &vfs.OpenOptions{
 		Flags: linux.O_RDONLY | linux.O_CREAT | linux.O_NONBLOCK,
-		Mode:  0o644,
+		Mode:  mode,
 	})
 	if err != nil {
 		return err
 	}
 	fd.DecRef(m.ctx)
-	return m.vfs.ConnectMountAt(m.ctx, m.creds, mnt, m.at(target))
+	return nil
 }
 
 // cloneMount clones a mount, with root for its root, to be connected somewhere.
@@ -290,14 +298,9 @@ func (m *mounter) mountConsole(terminal *vfs.FileDescription) error {
 		return fmt.Errorf("mount the terminal: %w", err)
 	}
 	defer mnt.DecRef(m.ctx)
-	fd, err := m.vfs.OpenAt(m.ctx, m.creds, m.at(consolePath), &vfs.OpenOptions{
-		Flags: linux.O_RDONLY | linux.O_CREAT | linux.O_NONBLOCK,
-		Mode:  0o620,
-	})
-	if err != nil {
+	if err := m.makeFile(consolePath, 0o620); err != nil {
 		return fmt.Errorf("make %s: %w", consolePath, err)
 	}
-	fd.DecRef(m.ctx)
 	if err := m.vfs.ConnectMountAt(m.ctx, m.creds, mnt, m.at(consolePath)); err != nil {
 		return fmt.Errorf("mount the terminal on %s: %w", consolePath, err)
 	}

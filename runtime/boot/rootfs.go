@@ -33,6 +33,9 @@ type mounter struct {
 	root vfs.VirtualDentry
 	// volumes are those that were mounted.
 	volumes []*volume
+	// treeUser is whom a host user that owns host directories is in the guest.
+	treeUser      api.HostUser
+	treeUserKnown bool
 }
 
 // inNamespace is a context of a mount namespace, which that of a process to be
@@ -57,35 +60,11 @@ func (m *mounter) at(path string) *vfs.PathOperation {
 	return pathAt(m.root, path)
 }
 
-// mountRoot makes the container's mount namespace with its root file system:
-// the layers, lowest first in the spec, below a writable upper.
+// mountRoot makes the container's mount namespace with its root file system.
 func (m *mounter) mountRoot() (*vfs.MountNamespace, error) {
-	if h := m.spec.Rootfs.Host; h != nil {
-		return nil, api.Errorf(api.KindUnsupported, "mount %s as root: this build serves no host directories", h.Name)
-	}
-	lowers, err := m.mountLayers()
-	defer func() {
-		for _, l := range lowers {
-			l.Mount().DecRef(m.ctx)
-		}
-	}()
+	root, err := m.rootMount()
 	if err != nil {
 		return nil, err
-	}
-	upper, err := m.mountUpper(lowers[0])
-	if err != nil {
-		return nil, err
-	}
-	defer upper.Mount().DecRef(m.ctx)
-
-	root, err := m.vfs.MountDisconnected(m.ctx, m.creds, "overlay", overlay.Name, &vfs.MountOptions{
-		GetFilesystemOptions: vfs.GetFilesystemOptions{
-			InternalMount: true,
-			InternalData:  overlay.FilesystemOptions{UpperRoot: upper, LowerRoots: lowers},
-		},
-	})
-	if err != nil {
-		return nil, fmt.Errorf("mount root file system: stack %d layers: %w", len(lowers), err)
 	}
 	defer root.DecRef(m.ctx)
 
@@ -103,6 +82,53 @@ func (m *mounter) mountRoot() (*vfs.MountNamespace, error) {
 	}
 	m.root = mns.Root(m.ctx)
 	return mns, nil
+}
+
+// rootMount makes the root file system, connected to nothing: a host directory
+// itself, or the layers, lowest first in the spec, or a host directory in their
+// place, below a writable upper.
+func (m *mounter) rootMount() (*vfs.Mount, error) {
+	r := &m.spec.Rootfs
+	if r.Host != nil && r.Upper == nil && r.UpperFD == api.NoFD {
+		return m.mountTree(r.Host, rootTree, vfs.MountOptions{})
+	}
+	lowers, err := m.mountLowers()
+	defer func() {
+		for _, l := range lowers {
+			l.Mount().DecRef(m.ctx)
+		}
+	}()
+	if err != nil {
+		return nil, err
+	}
+	upper, err := m.mountUpper(lowers[0])
+	if err != nil {
+		return nil, err
+	}
+	defer upper.Mount().DecRef(m.ctx)
+	root, err := m.vfs.MountDisconnected(m.ctx, m.creds, "overlay", overlay.Name, &vfs.MountOptions{
+		GetFilesystemOptions: vfs.GetFilesystemOptions{
+			InternalMount: true,
+			InternalData:  overlay.FilesystemOptions{UpperRoot: upper, LowerRoots: lowers},
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("mount root file system: stack %d layers: %w", len(lowers), err)
+	}
+	return root, nil
+}
+
+// mountLowers mounts what lies below the upper, as mountLayers returns it.
+func (m *mounter) mountLowers() ([]vfs.VirtualDentry, error) {
+	h := m.spec.Rootfs.Host
+	if h == nil {
+		return m.mountLayers()
+	}
+	mnt, err := m.mountTree(h, rootTree, vfs.MountOptions{ReadOnly: true})
+	if err != nil {
+		return nil, err
+	}
+	return []vfs.VirtualDentry{vfs.MakeVirtualDentry(mnt, mnt.Root())}, nil
 }
 
 // mountLayers mounts the read-only layers, topmost first as overlay wants

@@ -26,9 +26,11 @@ type sandbox struct {
 	platform chan madePlatform
 
 	// These are set by boot, before the guest runs, and then only read.
-	k           *kernel.Kernel
-	userns      *auth.UserNamespace
-	memoryFD    int
+	k        *kernel.Kernel
+	userns   *auth.UserNamespace
+	memoryFD int
+	// treesFD is the lowest of the descriptors to the gofer, see reserveTrees.
+	treesFD     int
 	cgroupMount *vfs.Mount
 	cgroups     guestCgroups
 	watchdog    *watchdog.Watchdog

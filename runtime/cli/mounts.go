@@ -49,7 +49,17 @@ func hasVolume(rec *state.Record, v string) bool {
 	return false
 }
 
+// defaultPropagation is docker's.
+const defaultPropagation = "rprivate"
+
 func volumeMountDocument(m state.Mount) mountDocument {
+	if m.Type == state.MountBind {
+		d := mountDocument{Type: state.MountBind, Source: m.Source, Destination: m.Target, Mode: mountMode(m), RW: !m.ReadOnly, Propagation: m.Propagation}
+		if d.Propagation == "" {
+			d.Propagation = defaultPropagation
+		}
+		return d
+	}
 	return mountDocument{
 		Type: "volume", Name: m.Name, Source: m.Source, Destination: m.Target, Driver: volumeDriver, Mode: mountMode(m),
 		RW: !m.ReadOnly, Files: m.Files,

@@ -71,7 +71,7 @@ func (f *runFlags) register(cmd *cobra.Command) {
 	fl.BoolVar(&f.readOnly, "read-only", false, "Mount the container's root filesystem as read only")
 	fl.Var(&f.rootfsSize, "rootfs-size", "Limit of what the container may write to its root filesystem")
 	fl.StringArrayVar(&f.tmpfs, "tmpfs", nil, "Mount a tmpfs directory")
-	fl.StringArrayVarP(&f.volumes, "volume", "v", nil, "Mount a volume: [NAME|FILE.ext4:]DIR[:ro]")
+	fl.StringArrayVarP(&f.volumes, "volume", "v", nil, "Mount a volume or a directory of the host: [NAME|FILE.ext4|PATH:]DIR[:ro]")
 	fl.StringArrayVar(&f.mounts, "mount", nil, "Attach a volume or tmpfs to the container: type=volume,src=NAME|FILE,dst=DIR[,readonly][,size=64g][,clone=ephemeral|FILE.delta][,durability=host|process][,uid=,gid=]")
 	fl.Var(&f.shmSize, "shm-size", "Size of /dev/shm (default 64MiB)")
 

@@ -12,7 +12,7 @@ import (
 )
 
 // mountTypes are the values of --mount's type, for completion.
-var mountTypes = []string{"type=volume,src=", "type=tmpfs,dst="}
+var mountTypes = []string{"type=volume,src=", "type=bind,src=", "type=tmpfs,dst="}
 
 // mount parses -v, --mount and --tmpfs.
 func (f *runFlags) mount(o *convert.Options) error {
@@ -23,37 +23,48 @@ func (f *runFlags) mount(o *convert.Options) error {
 		}
 		o.Tmpfs = append(o.Tmpfs, m)
 	}
-	for _, s := range f.volumes {
-		v, err := convert.ParseVolume(s)
-		if err != nil {
-			return err
+	for _, flag := range []struct {
+		values []string
+		parse  func(string) (*convert.ParsedMount, error)
+	}{{f.volumes, convert.ParseVolume}, {f.mounts, convert.ParseMount}} {
+		for _, s := range flag.values {
+			m, err := flag.parse(s)
+			if err != nil {
+				return err
+			}
+			switch {
+			case m.Tmpfs != nil:
+				o.Tmpfs = append(o.Tmpfs, *m.Tmpfs)
+			case m.Bind != nil:
+				o.Binds = append(o.Binds, *m.Bind)
+			default:
+				o.Volumes = append(o.Volumes, *m.Volume)
+			}
 		}
-		o.Volumes = append(o.Volumes, v)
 	}
-	for _, s := range f.mounts {
-		v, tmpfs, err := convert.ParseMount(s)
-		if err != nil {
-			return err
-		}
-		if tmpfs != nil {
-			o.Tmpfs = append(o.Tmpfs, *tmpfs)
-			continue
-		}
-		o.Volumes = append(o.Volumes, *v)
+	return absoluteMounts(o)
+}
+
+// absoluteMounts makes paths this directory's, whatever the launcher does later.
+func absoluteMounts(o *convert.Options) error {
+	var paths []*string
+	for i := range o.Binds {
+		paths = append(paths, &o.Binds[i].Source)
 	}
-	// Paths are this directory's, whatever the launcher does later.
 	for i := range o.Volumes {
 		v := &o.Volumes[i]
 		for _, p := range []*string{&v.Source, &v.Clone} {
-			if !convert.IsVolumeFile(*p) {
-				continue
+			if convert.IsVolumeFile(*p) {
+				paths = append(paths, p)
 			}
-			abs, err := filepath.Abs(*p)
-			if err != nil {
-				return api.Errorf(api.KindInvalid, "volume %q: %w", *p, err)
-			}
-			*p = abs
 		}
+	}
+	for _, p := range paths {
+		abs, err := filepath.Abs(*p)
+		if err != nil {
+			return api.Errorf(api.KindInvalid, "mount %q: %w", *p, err)
+		}
+		*p = abs
 	}
 	return nil
 }

@@ -69,8 +69,11 @@ func (u *run) joinHostCgroup(id string) error {
 		return nil
 	}
 	pid, err := u.embryo.PID()
-	if err != nil {
-		return err
+	if err == nil {
+		err = u.group.Add(pid)
 	}
-	return u.group.Add(pid)
+	if err == nil && u.gofer != nil {
+		err = u.group.Add(u.gofer.PID())
+	}
+	return err
 }

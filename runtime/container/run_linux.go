@@ -74,6 +74,10 @@ type run struct {
 	broker *usernet.Broker
 	// volumes are open until the sandbox has ended.
 	volumes []*volumes.Opened
+	// gofer is nil without directories of the host, which are sources by where they
+	// are mounted.
+	gofer   *launch.Gofer
+	sources map[string]*api.HostTree
 	began   int64
 }
 
@@ -141,6 +145,9 @@ func (u *run) prepare(ctx context.Context) error {
 	if err := u.openVolumes(); err != nil {
 		return err
 	}
+	if err := u.openSources(); err != nil {
+		return err
+	}
 	img, err := u.Images.Pull(ctx, u.o.Image, u.o.Pull)
 	if u.o.PullDone != nil {
 		u.o.PullDone()
@@ -188,6 +195,7 @@ func (u *run) start(spec *api.Sandbox) error {
 		return err
 	}
 	defer closeUpper()
+	u.addSources(cfg)
 	if cfg.Listen, err = listenUnix(u.handle.Dir(), controlSocket, unix.SOCK_STREAM); err != nil {
 		return err
 	}
@@ -221,6 +229,9 @@ func (u *run) start(spec *api.Sandbox) error {
 		return err
 	}
 	defer u.log.Donated()
+	if u.gofer != nil {
+		defer u.gofer.Donated()
+	}
 	if u.process, err = u.embryo.Start(cfg); err != nil {
 		return err
 	}
@@ -244,6 +255,7 @@ func (u *run) release() {
 	}
 	u.closeNetwork()
 	u.closeVolumes()
+	u.endGofer()
 	u.group.Remove()
 }
 
@@ -301,7 +313,7 @@ func (u *run) supervise(ctx context.Context) (api.ExitStatus, error) {
 		u.o.Started()
 	}
 	u.signals.proxy()
-	detached := u.streams.Detached()
+	detached, goferDone := u.streams.Detached(), u.goferDone()
 	for {
 		select {
 		case w := <-ended:
@@ -313,6 +325,13 @@ func (u *run) supervise(ctx context.Context) (api.ExitStatus, error) {
 		case <-u.o.Gone:
 			u.process.End(endGrace)
 			return killedExit(), errCallerGone
+		case <-goferDone:
+			goferDone = nil
+			if err := u.goferFailed(); err != nil {
+				u.process.Kill()
+				u.process.End(endGrace)
+				return api.ExitStatus{Code: exitOwnFailure, At: time.Now().UTC()}, err
+			}
 		case <-detached:
 			detached = nil
 			u.warn("detach keys: nobody would look after the container: it goes on in the foreground")
@@ -349,6 +368,9 @@ func (u *run) failedToStart(cause error) (api.ExitStatus, error) {
 	if sig := u.signals.fatal(); sig != 0 {
 		return api.ExitStatus{Code: exitSignalBase + int(sig), Signal: int(sig), At: time.Now().UTC()}, nil
 	}
+	if err := u.goferFailed(); err != nil {
+		cause = err
+	}
 	exit := api.ExitStatus{Code: ExitCode(cause), At: time.Now().UTC()}
 	return exit, fmt.Errorf("failed to start the container: %w", cause)
 }
@@ -372,10 +394,19 @@ func (u *run) lost(cause error) (api.ExitStatus, error) {
 		err = api.Errorf(api.KindInternal, "the sandbox process %d failed: %w", u.process.PID, cause)
 	}
 	// Of a sandbox that somebody killed the log tells nothing.
-	if tail := u.log.Tail(); tail != "" && ending.Signal != syscall.SIGKILL {
-		err = fmt.Errorf("%w\nits last words:\n  %s", err, strings.Join(lastWords(tail), "\n  "))
+	if ending.Signal != syscall.SIGKILL {
+		err = u.withLastWords(err)
 	}
 	return exit, err
+}
+
+// withLastWords adds to an error what the log ends with.
+func (u *run) withLastWords(err error) error {
+	tail := u.log.Tail()
+	if tail == "" {
+		return err
+	}
+	return fmt.Errorf("%w\nits last words:\n  %s", err, strings.Join(lastWords(tail), "\n  "))
 }
 
 // lastWords picks the lines of a log that say why its sandbox ended: where the

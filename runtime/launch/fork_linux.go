@@ -132,6 +132,12 @@ func fork(cfg *ForkConfig, outer *lockdown.Outer, socket *os.File) (*Process, er
 	if cfg.Log != nil {
 		files[2] = cfg.Log
 	}
+	return execute(processName, files, outer)
+}
+
+// execute runs this very binary under another name, from a thread that stays until
+// the process is reaped. The files become its descriptors from 0 on.
+func execute(name string, files []*os.File, outer *lockdown.Outer) (*Process, error) {
 	p := &Process{done: make(chan struct{})}
 	forked := make(chan error, 1)
 	lockdown.OnOwnThread(func() {
@@ -140,7 +146,7 @@ func fork(cfg *ForkConfig, outer *lockdown.Outer, socket *os.File) (*Process, er
 			forked <- err
 			return
 		}
-		child, err := os.StartProcess(selfExecutable, []string{processName}, &os.ProcAttr{
+		child, err := os.StartProcess(selfExecutable, []string{name}, &os.ProcAttr{
 			Dir:   "/",
 			Env:   []string{},
 			Files: files,

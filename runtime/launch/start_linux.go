@@ -44,6 +44,10 @@ type ContainerFiles struct {
 	// first.
 	UpperVolume []*os.File
 	Volumes     [][]*os.File
+	// RootTree is the socket of Rootfs.Host, and Trees are those of Mounts, parallel
+	// to it: nil for a mount that is no bind mount. See [Gofer.Sockets].
+	RootTree *os.File
+	Trees    []*os.File
 	// Init is the reaper of --init.
 	Init *os.File
 	// Stdin, Stdout and Stderr are the guest's ends of its streams.
@@ -137,9 +141,15 @@ func (d *donation) addContainer(c *api.Container, f *ContainerFiles) {
 	if c.Rootfs.Upper != nil {
 		c.Rootfs.Upper.FDs = d.addAll(f.UpperVolume)
 	}
+	if c.Rootfs.Host != nil {
+		c.Rootfs.Host.FD = d.add(f.RootTree)
+	}
 	for i := range c.Mounts {
 		if v := c.Mounts[i].Volume; v != nil {
 			v.FDs = d.addAll(f.Volumes[i])
+		}
+		if h := c.Mounts[i].Host; h != nil {
+			h.FD = d.add(f.Trees[i])
 		}
 	}
 	c.InitFD = d.add(f.Init)

@@ -84,7 +84,7 @@ func seccompLayer() Layer {
 		l.Meaning = "no guest is run without the allow-list: use a kernel with CONFIG_SECCOMP_FILTER"
 		return l
 	}
-	l.Detail = fmt.Sprintf("%d instructions", len(program))
+	l.Detail = fmt.Sprintf("%d instructions", len(program.insns))
 	return l
 }
 

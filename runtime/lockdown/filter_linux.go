@@ -40,6 +40,11 @@ type FilterOptions struct {
 	// StreamsFD is the donated socket on which the process may receive the
 	// streams of new guest processes; 0 or negative if there is none.
 	StreamsFD int
+	// Trees says that a gofer serves the process. TreesFD is then the lowest of
+	// the numbers on which it may send messages, see [ReserveAbove]; zero is all,
+	// for a process without sockets that a message could lead astray.
+	Trees   bool
+	TreesFD int
 	// Action is for tests; see [Action].
 	Action Action
 }
@@ -59,6 +64,7 @@ const (
 	listenFD
 	brokerFD
 	streamsFD
+	treesFD
 	threadPriority
 )
 
@@ -67,6 +73,12 @@ type patch struct {
 	index int
 	value variable
 	high  bool
+}
+
+// compiled is a program with placeholders, and where they are.
+type compiled struct {
+	insns   []instruction
+	patches []patch
 }
 
 // Filter returns the allow-list as a program for [Install]. It takes
@@ -80,11 +92,29 @@ func Filter(o FilterOptions) ([]bpf.Instruction, error) {
 	if err != nil {
 		return nil, err
 	}
-	insns := make([]bpf.Instruction, len(program))
-	for i, ins := range program {
+	p := &program
+	if o.Trees {
+		p = &treesProgram
+	}
+	return o.fill(p, &values), nil
+}
+
+// GoferFilter returns the gofer's allow-list, likewise.
+func GoferFilter(o FilterOptions) ([]bpf.Instruction, error) {
+	values, err := o.values()
+	if err != nil {
+		return nil, err
+	}
+	return o.fill(&goferProgram, &values), nil
+}
+
+// fill puts the values into a program.
+func (o *FilterOptions) fill(c *compiled, values *variableValues) []bpf.Instruction {
+	insns := make([]bpf.Instruction, len(c.insns))
+	for i, ins := range c.insns {
 		insns[i] = bpf.Instruction{OpCode: ins.op, JumpIfTrue: ins.jt, JumpIfFalse: ins.jf, K: ins.k}
 	}
-	for _, p := range patches {
+	for _, p := range c.patches {
 		v := values[p.value]
 		if p.high {
 			v >>= 32
@@ -92,7 +122,7 @@ func Filter(o FilterOptions) ([]bpf.Instruction, error) {
 		insns[p.index].K = uint32(v)
 	}
 	o.act(insns)
-	return insns, nil
+	return insns
 }
 
 // variableValues holds a value for each variable.
@@ -111,6 +141,7 @@ func (o *FilterOptions) values() (variableValues, error) {
 		listenFD:       ^uint64(0), // no descriptor has this number
 		brokerFD:       ^uint64(0),
 		streamsFD:      ^uint64(0),
+		treesFD:        uint64(max(o.TreesFD, 0)),
 		threadPriority: uint64(int64(20 - raw + 1)),
 	}
 	if o.ListenFD >= 0 {

@@ -52,17 +52,19 @@ func childCommand(t *testing.T, name string) *exec.Cmd {
 
 // TestGenerated fails when the table was changed and `go generate` was not run.
 func TestGenerated(t *testing.T) {
-	for _, arch := range []policy.Arch{policy.AMD64, policy.ARM64} {
-		want, err := source.Generate(arch)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got, err := os.ReadFile(source.FileName(arch))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !bytes.Equal(got, want) {
-			t.Errorf("%s is out of date: run `go generate ./runtime/lockdown`", source.FileName(arch))
+	for _, p := range source.Programs {
+		for _, arch := range source.Arches {
+			want, err := p.Generate(arch)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := os.ReadFile(p.FileName(arch))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !bytes.Equal(got, want) {
+				t.Errorf("%s is out of date: run `go generate ./runtime/lockdown`", p.FileName(arch))
+			}
 		}
 	}
 }
@@ -101,43 +103,74 @@ func verdict(t *testing.T, insns []bpf.Instruction, c call, arch uint32) bool {
 	return false
 }
 
-// TestFilterAgreesWithTable asks the finished program and the table about the
+// Numbers of descriptors in the tests of filters.
+const testListen, testBroker, testStreams, testTrees = 17, 23, 29, 4096
+
+// filters are all programs with the table that each is made from.
+func filters(t *testing.T) map[string]struct {
+	insns []bpf.Instruction
+	table []policy.Entry
+} {
+	t.Helper()
+	arch := policy.Arch(runtime.GOARCH)
+	all := map[string]struct {
+		insns []bpf.Instruction
+		table []policy.Entry
+	}{}
+	for name, of := range map[string]struct {
+		table []policy.Entry
+		make  func(FilterOptions) ([]bpf.Instruction, error)
+		trees bool
+	}{
+		"sandbox":       {policy.Table(arch), Filter, false},
+		"sandbox trees": {policy.TreesTable(arch), Filter, true},
+		"gofer":         {policy.GoferTable(arch), GoferFilter, false},
+	} {
+		insns, err := of.make(FilterOptions{ListenFD: testListen, BrokerFD: testBroker, StreamsFD: testStreams, Trees: of.trees, TreesFD: testTrees})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := all[name]
+		f.insns, f.table = insns, of.table
+		all[name] = f
+	}
+	return all
+}
+
+// TestFilterAgreesWithTable asks the finished programs and their tables about the
 // same calls: for each entry, arguments at and around what it permits.
 func TestFilterAgreesWithTable(t *testing.T) {
-	const listen, broker, streams = 17, 23, 29
-	insns, err := Filter(FilterOptions{ListenFD: listen, BrokerFD: broker, StreamsFD: streams})
-	if err != nil {
-		t.Fatal(err)
-	}
 	raw, err := unix.Getpriority(unix.PRIO_PROCESS, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	vars := map[policy.Variable]uint64{
-		policy.SelfPID: uint64(os.Getpid()), policy.ListenFD: listen, policy.BrokerFD: broker, policy.StreamsFD: streams, policy.ThreadPriority: uint64(int64(20 - raw + 1)),
+		policy.SelfPID: uint64(os.Getpid()), policy.ListenFD: testListen, policy.BrokerFD: testBroker, policy.StreamsFD: testStreams,
+		policy.TreesFD: testTrees, policy.ThreadPriority: uint64(int64(20 - raw + 1)),
 	}
 	arch := policy.Arch(runtime.GOARCH)
-	table := policy.Table(arch)
-	permitted := func(nr int, args [6]uint64) bool {
-		for i := range table {
-			if n, _ := policy.Number(arch, table[i].Syscall); n == nr && table[i].Match(args, vars) {
-				return true
+	for name, f := range filters(t) {
+		permitted := func(nr int, args [6]uint64) bool {
+			for i := range f.table {
+				if n, _ := policy.Number(arch, f.table[i].Syscall); n == nr && f.table[i].Match(args, vars) {
+					return true
+				}
+			}
+			return false
+		}
+		checked := 0
+		for i := range f.table {
+			nr, _ := policy.Number(arch, f.table[i].Syscall)
+			for _, args := range around(&f.table[i], vars) {
+				want := permitted(nr, args)
+				if got := verdict(t, f.insns, call{nr, args}, auditArch); got != want {
+					t.Errorf("%s: %s with %#x: filter says %t, table says %t", name, f.table[i].Syscall, args, got, want)
+				}
+				checked++
 			}
 		}
-		return false
+		t.Logf("%s: %d entries, %d calls, %d instructions", name, len(f.table), checked, len(f.insns))
 	}
-	checked := 0
-	for i := range table {
-		nr, _ := policy.Number(arch, table[i].Syscall)
-		for _, args := range around(&table[i], vars) {
-			want := permitted(nr, args)
-			if got := verdict(t, insns, call{nr, args}, auditArch); got != want {
-				t.Errorf("%s with %#x: filter says %t, table says %t", table[i].Syscall, args, got, want)
-			}
-			checked++
-		}
-	}
-	t.Logf("%d entries, %d calls, %d instructions", len(table), checked, len(insns))
 }
 
 // around returns argument lists near an entry's conditions: one that it
@@ -172,29 +205,36 @@ func around(e *policy.Entry, vars map[policy.Variable]uint64) [][6]uint64 {
 // TestFilterRefusesAllElse goes through every system call number that is in no
 // entry, and through foreign architectures and the x32 numbers.
 func TestFilterRefusesAllElse(t *testing.T) {
+	arch := policy.Arch(runtime.GOARCH)
+	for name, f := range filters(t) {
+		known := map[int]bool{}
+		for _, e := range f.table {
+			n, _ := policy.Number(arch, e.Syscall)
+			known[n] = true
+		}
+		for nr := 0; nr < 1024; nr++ {
+			if !known[nr] && verdict(t, f.insns, call{nr: nr}, auditArch) {
+				t.Errorf("%s: system call %d is allowed and in no entry", name, nr)
+			}
+			if verdict(t, f.insns, call{nr: nr | 0x40000000}, auditArch) {
+				t.Errorf("%s: x32 system call %d is allowed", name, nr)
+			}
+			for _, foreign := range []uint32{linux.AUDIT_ARCH_X86_64, linux.AUDIT_ARCH_AARCH64, 0x40000003 /* i386 */} {
+				if foreign != auditArch && verdict(t, f.insns, call{nr: nr}, foreign) {
+					t.Errorf("%s: system call %d of architecture %#x is allowed", name, nr, foreign)
+				}
+			}
+		}
+	}
+}
+
+// TestFilterWithoutDescriptors: what was not donated cannot be used.
+func TestFilterWithoutDescriptors(t *testing.T) {
 	insns, err := Filter(FilterOptions{ListenFD: -1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	arch := policy.Arch(runtime.GOARCH)
-	known := map[int]bool{}
-	for _, e := range policy.Table(arch) {
-		n, _ := policy.Number(arch, e.Syscall)
-		known[n] = true
-	}
-	for nr := 0; nr < 1024; nr++ {
-		if !known[nr] && verdict(t, insns, call{nr: nr}, auditArch) {
-			t.Errorf("system call %d is allowed and in no entry", nr)
-		}
-		if verdict(t, insns, call{nr: nr | 0x40000000}, auditArch) {
-			t.Errorf("x32 system call %d is allowed", nr)
-		}
-		for _, foreign := range []uint32{linux.AUDIT_ARCH_X86_64, linux.AUDIT_ARCH_AARCH64, 0x40000003 /* i386 */} {
-			if foreign != auditArch && verdict(t, insns, call{nr: nr}, foreign) {
-				t.Errorf("system call %d of architecture %#x is allowed", nr, foreign)
-			}
-		}
-	}
 	accept, _ := policy.Number(arch, "accept4")
 	for _, fd := range []uint64{0, 3, 1 << 31, 0xffffffff, 1<<63 - 1} {
 		if verdict(t, insns, call{accept, [6]uint64{fd, 0, 0, unix.SOCK_CLOEXEC | unix.SOCK_NONBLOCK}}, auditArch) {

@@ -7,9 +7,18 @@ package lockdown
 
 // Landlock access rights to files, as bits (include/uapi/linux/landlock.h).
 const (
-	accessExecute  = 1 << 0
-	accessReadFile = 1 << 2
-	accessReadDir  = 1 << 3
+	accessExecute    = 1 << 0
+	accessWriteFile  = 1 << 1
+	accessReadFile   = 1 << 2
+	accessReadDir    = 1 << 3
+	accessRemoveDir  = 1 << 4
+	accessRemoveFile = 1 << 5
+	accessMakeChar   = 1 << 6
+	accessMakeDir    = 1 << 7
+	accessMakeReg    = 1 << 8
+	accessMakeSym    = 1 << 12
+	accessRefer      = 1 << 13
+	accessTruncate   = 1 << 14
 
 	// The number of file access rights that each version knows; all of them
 	// are taken away.
@@ -59,6 +68,17 @@ func sandboxRuleset(abi int, binary string, emptyRoot bool) landlockRuleset {
 	if abi < 1 || emptyRoot {
 		return r
 	}
+	r.FS = fsRights(abi)
+	r.Rules = []landlockRule{
+		{binary, accessExecute | accessReadFile},
+		{"/proc", accessReadFile | accessReadDir},
+		{"/sys", accessReadFile | accessReadDir},
+	}
+	return r
+}
+
+// fsRights are all rights to files that a version knows.
+func fsRights(abi int) uint64 {
 	fs := fsRights1
 	switch {
 	case abi >= 5:
@@ -68,13 +88,7 @@ func sandboxRuleset(abi int, binary string, emptyRoot bool) landlockRuleset {
 	case abi >= 2:
 		fs = fsRights2
 	}
-	r.FS = 1<<fs - 1
-	r.Rules = []landlockRule{
-		{binary, accessExecute | accessReadFile},
-		{"/proc", accessReadFile | accessReadDir},
-		{"/sys", accessReadFile | accessReadDir},
-	}
-	return r
+	return 1<<fs - 1
 }
 
 // empty says that the ruleset would restrict nothing.

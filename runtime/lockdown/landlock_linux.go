@@ -53,12 +53,20 @@ func addRule(ruleset int, rule landlockRule) error {
 		return fmt.Errorf("add Landlock rule for %s: %w", rule.Path, err)
 	}
 	defer unix.Close(path)
+	if err := addPathRule(ruleset, path, rule.Access); err != nil {
+		return fmt.Errorf("add Landlock rule for %s: %w", rule.Path, err)
+	}
+	return nil
+}
+
+// addPathRule gives rights to all below an open file.
+func addPathRule(ruleset, path int, access uint64) error {
 	// struct landlock_path_beneath_attr is packed: 12 bytes.
 	var attr [12]byte
-	*(*uint64)(unsafe.Pointer(&attr[0])) = rule.Access
+	*(*uint64)(unsafe.Pointer(&attr[0])) = access
 	*(*int32)(unsafe.Pointer(&attr[8])) = int32(path)
 	if _, _, errno := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(ruleset), unix.LANDLOCK_RULE_PATH_BENEATH, uintptr(unsafe.Pointer(&attr[0])), 0, 0, 0); errno != 0 {
-		return fmt.Errorf("add Landlock rule for %s: %w", rule.Path, errno)
+		return errno
 	}
 	return nil
 }

@@ -20,7 +20,7 @@ func Load(p *policy.Program, o FilterOptions) ([]bpf.Instruction, error) {
 		return nil, err
 	}
 	insns := slices.Clone(p.Instructions)
-	names := map[policy.Variable]variable{policy.SelfPID: selfPID, policy.ListenFD: listenFD, policy.BrokerFD: brokerFD, policy.StreamsFD: streamsFD, policy.ThreadPriority: threadPriority}
+	names := map[policy.Variable]variable{policy.SelfPID: selfPID, policy.ListenFD: listenFD, policy.BrokerFD: brokerFD, policy.StreamsFD: streamsFD, policy.TreesFD: treesFD, policy.ThreadPriority: threadPriority}
 	for _, pt := range p.Patches {
 		v := values[names[pt.Var]]
 		if pt.High {

@@ -60,7 +60,10 @@ func PlanOuter(uid uint32) *Outer {
 
 // Without returns the plan for a host that refused o's namespaces.
 func (o *Outer) Without() *Outer {
-	w := &Outer{UID: o.UID}
+	w := &Outer{UID: o.UID, Gofer: o.Gofer}
+	if o.Gofer && !slices.Contains(o.Namespaces, "user") {
+		w.Capabilities = o.Capabilities
+	}
 	w.planLandlock()
 	return w
 }
@@ -69,9 +72,14 @@ func (o *Outer) Without() *Outer {
 // the ruleset would be empty.
 func (o *Outer) planLandlock() {
 	o.Landlock = LandlockABI()
-	if r := sandboxRuleset(o.Landlock, ownBinary, o.EmptyRoot); r.empty() {
+	if r := o.ruleset(); r.empty() {
 		o.Landlock = 0
 	}
+}
+
+// ruleset is what the process is restricted to from its birth.
+func (o *Outer) ruleset() landlockRuleset {
+	return sandboxRuleset(o.Landlock, ownBinary, o.EmptyRoot || o.Gofer)
 }
 
 // userNamespacesAllowed reads the three switches that distributions have. They
@@ -112,7 +120,7 @@ func (o *Outer) Apply(a *syscall.SysProcAttr) error {
 		return fmt.Errorf("confine sandbox process: set no_new_privs: %w", err)
 	}
 	if o.Landlock > 0 {
-		if err := restrictThread(sandboxRuleset(o.Landlock, ownBinary, o.EmptyRoot)); err != nil {
+		if err := restrictThread(o.ruleset()); err != nil {
 			return fmt.Errorf("confine sandbox process: %w", err)
 		}
 	}
@@ -132,14 +140,16 @@ func (o *Outer) Apply(a *syscall.SysProcAttr) error {
 	if o.UID != 0 {
 		a.Credential = &syscall.Credential{Uid: o.UID, Gid: o.UID}
 	}
+	keep := slices.Clone(o.Capabilities)
 	if o.EmptyRoot {
 		// What pivot_root and the bounding set need; Shed gives both up before
 		// the process reads anything that is not the launcher's.
-		for _, c := range rootCaps {
-			a.AmbientCaps = append(a.AmbientCaps, uintptr(c))
-		}
+		keep = append(keep, rootCaps...)
 	}
-	return dropBounding(o.EmptyRoot)
+	for _, c := range keep {
+		a.AmbientCaps = append(a.AmbientCaps, uintptr(c))
+	}
+	return dropBounding(keep)
 }
 
 // rootCaps are the capabilities that the process needs for its empty root.
@@ -149,9 +159,9 @@ var rootCaps = []uint{unix.CAP_SYS_ADMIN, unix.CAP_SETPCAP}
 // if it may, except those that the process is to take away itself. It is much
 // cheaper here, on one thread, than in the process. (In a new user namespace
 // the set is full again, and without meaning outside.)
-func dropBounding(keepRootCaps bool) error {
+func dropBounding(keep []uint) error {
 	for c := range uint(64) {
-		if keepRootCaps && slices.Contains(rootCaps, c) {
+		if slices.Contains(keep, c) {
 			continue
 		}
 		err := unix.Prctl(unix.PR_CAPBSET_DROP, uintptr(c), 0, 0, 0)

@@ -22,6 +22,11 @@ type ShedOptions struct {
 	// have been started in a mount namespace of its own, with the capability
 	// to use it.
 	EmptyRoot bool
+	// Descriptors has the empty root show the process' own descriptors, at
+	// [OwnDescriptors], in place of what a sandbox needs there.
+	Descriptors bool
+	// Capabilities are kept, if the process holds them.
+	Capabilities []uint
 }
 
 // Shed takes from the process what it inherited: privileges, the view of the
@@ -40,11 +45,11 @@ func Shed(o ShedOptions) error {
 		return err
 	}
 	if o.EmptyRoot {
-		if err := emptyRoot(); err != nil && !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.EACCES) {
+		if err := emptyRoot(o.Descriptors); err != nil && !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.EACCES) {
 			return err
 		}
 	}
-	if err := dropCapabilities(); err != nil {
+	if err := dropCapabilities(o.Capabilities); err != nil {
 		return err
 	}
 	// A core dump would put guest memory, and the cache of every image page
@@ -83,13 +88,14 @@ func noNewPrivs() error {
 	return nil
 }
 
-// dropCapabilities gives up every capability that the process holds: first for
+// dropCapabilities gives up every capability that the process holds, but for those
+// to be kept: first for
 // good, from the bounding set, then from the others (ambient ones go with the
 // permitted). A call on all threads stops them all and takes 100 µs, so this
 // makes as few as possible: capabilities that the process does not hold stay
 // in the bounding set, where no_new_privs makes them meaningless, unless the
 // launcher took them away ([Outer.Apply] does).
-func dropCapabilities() error {
+func dropCapabilities(keep []uint) error {
 	held, err := capabilities()
 	if err != nil {
 		return fmt.Errorf("read capabilities: %w", err)
@@ -98,7 +104,7 @@ func dropCapabilities() error {
 		return nil
 	}
 	for c := range uint(64) {
-		if !held.permits(c) {
+		if !held.permits(c) || slices.Contains(keep, c) {
 			continue
 		}
 		// EPERM: without CAP_SETPCAP nothing can be taken from this set.
@@ -111,8 +117,14 @@ func dropCapabilities() error {
 		}
 	}
 	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var none capabilitySets
-	if err := allThreads(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&hdr)), uintptr(unsafe.Pointer(&none[0])), 0, 0, 0); err != nil {
+	var left capabilitySets
+	for _, c := range keep {
+		if held.permits(c) {
+			left[c/32].Effective |= 1 << (c % 32)
+			left[c/32].Permitted |= 1 << (c % 32)
+		}
+	}
+	if err := allThreads(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&hdr)), uintptr(unsafe.Pointer(&left[0])), 0, 0, 0); err != nil {
 		return fmt.Errorf("drop capabilities: %w", err)
 	}
 	return nil
@@ -155,7 +167,7 @@ var anchors = []string{"/tmp", "/proc", "/sys", "/dev"}
 // emptyRoot makes an empty, read-only file system the root of the process. The
 // old tree is detached: no path leads to it any more. It must run while the
 // process holds CAP_SYS_ADMIN over a mount namespace of its own.
-func emptyRoot() error {
+func emptyRoot(descriptors bool) error {
 	// Nothing of this may travel to the host's mount table.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
@@ -163,6 +175,9 @@ func emptyRoot() error {
 	var anchor string
 	var err error
 	for _, anchor = range anchors {
+		if descriptors && anchor == "/proc" {
+			continue // it is the source of what is to be seen
+		}
 		// One page and the few inodes of placeMaps: it stays as it is.
 		err = unix.Mount("gvx-empty", anchor, "tmpfs", unix.MS_NODEV|unix.MS_NOEXEC|unix.MS_NOSUID, "mode=0755,size=4k,nr_inodes=8")
 		if err == nil || !errors.Is(err, unix.ENOENT) {
@@ -175,6 +190,11 @@ func emptyRoot() error {
 	if err := unix.Chdir(anchor); err != nil {
 		return fmt.Errorf("enter empty root: %w", err)
 	}
+	if descriptors {
+		if err := placeDescriptors(); err != nil {
+			return err
+		}
+	}
 	// With both arguments the same the old root ends up on top of the new one,
 	// and detaching "." uncovers it.
 	if err := unix.PivotRoot(".", "."); err != nil {
@@ -186,12 +206,31 @@ func emptyRoot() error {
 	if err := unix.Chdir("/"); err != nil {
 		return fmt.Errorf("enter empty root: %w", err)
 	}
-	if err := placeMaps(); err != nil {
-		return err
+	if !descriptors {
+		if err := placeMaps(); err != nil {
+			return err
+		}
 	}
 	flags := uintptr(unix.MS_REMOUNT | unix.MS_BIND | unix.MS_RDONLY | unix.MS_NODEV | unix.MS_NOEXEC | unix.MS_NOSUID)
 	if err := unix.Mount("", "/", "", flags, ""); err != nil {
 		return fmt.Errorf("make empty root read-only: %w", err)
+	}
+	return nil
+}
+
+// OwnDescriptors is where an empty root shows the process' descriptors, if it was
+// asked to.
+const OwnDescriptors = "/fd"
+
+// placeDescriptors mounts the process' own descriptors below the working
+// directory: this one directory of /proc, above which there is the empty root.
+func placeDescriptors() error {
+	place := "." + OwnDescriptors
+	if err := unix.Mkdir(place, 0o755); err != nil {
+		return fmt.Errorf("make %s in the empty root: %w", OwnDescriptors, err)
+	}
+	if err := unix.Mount("/proc/self/fd", place, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("mount the descriptors into the empty root: %w", err)
 	}
 	return nil
 }

@@ -110,8 +110,7 @@ func SendFiles(socket int, body []byte, files []*os.File) error {
 	}
 }
 
-// specFile returns the spec as a memory file that nobody can change any more,
-// to be read from its beginning.
+// specFile returns the spec as a sealed file.
 func specFile(s *api.Sandbox) (*os.File, error) {
 	if err := s.Validate(); err != nil {
 		return nil, err
@@ -123,20 +122,26 @@ func specFile(s *api.Sandbox) (*os.File, error) {
 	if len(doc) > api.MaxSpecBytes {
 		return nil, api.Errorf(api.KindLimit, "the spec is %d bytes, at most %d: shorten arguments, environment or files", len(doc), api.MaxSpecBytes)
 	}
-	fd, err := unix.MemfdCreate("gvx-spec", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	return SealedFile("gvx-spec", doc)
+}
+
+// SealedFile returns a document as a memory file that nobody can change any more,
+// to be read from its beginning.
+func SealedFile(name string, doc []byte) (*os.File, error) {
+	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
-		return nil, fmt.Errorf("create a memory file for the spec: %w", err)
+		return nil, fmt.Errorf("create the memory file %s: %w", name, err)
 	}
-	f := os.NewFile(uintptr(fd), "spec")
+	f := os.NewFile(uintptr(fd), name)
 	// At an offset of its own: the reader starts at zero.
 	if _, err := f.WriteAt(doc, 0); err != nil {
 		f.Close()
-		return nil, fmt.Errorf("write the spec: %w", err)
+		return nil, fmt.Errorf("write the memory file %s: %w", name, err)
 	}
 	const seals = unix.F_SEAL_SEAL | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_WRITE
 	if _, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, seals); err != nil {
 		f.Close()
-		return nil, fmt.Errorf("seal the spec: %w", err)
+		return nil, fmt.Errorf("seal the memory file %s: %w", name, err)
 	}
 	return f, nil
 }

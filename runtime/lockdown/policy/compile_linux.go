@@ -117,10 +117,14 @@ func (c *Cond) matchers() []seccomp.ValueMatcher {
 	case Descriptor:
 		return []seccomp.ValueMatcher{seccomp.NonNegativeFD{}}
 	}
+	value := c.Value
 	if c.Var != NoVariable {
-		return []seccomp.ValueMatcher{seccomp.EqualTo(placeholder(c.Var))}
+		value = placeholder(c.Var)
 	}
-	return []seccomp.ValueMatcher{seccomp.EqualTo(c.Value)}
+	if c.Op == AtLeast {
+		return []seccomp.ValueMatcher{seccomp.GreaterThanOrEqual(value)}
+	}
+	return []seccomp.ValueMatcher{seccomp.EqualTo(value)}
 }
 
 // setArch makes the program expect arch's system calls. The compiler knows

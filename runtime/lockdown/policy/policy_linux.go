@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package policy is the sandbox process' seccomp allow-list as data: one
+// Package policy is the seccomp allow-list of the sandbox process, and that of the
+// gofer, as data: one
 // [Entry] per permitted form of a system call, each with the reason why the
 // Sentry, its platform or the Go runtime cannot do without it. Rule of the
 // house: no reason, no entry.
@@ -46,6 +47,10 @@ const (
 	// StreamsFD is the donated socket on which a client's streams arrive, all
 	// ones if there is none.
 	StreamsFD
+	// TreesFD is the lowest number of the sockets to the gofer: above them the
+	// kernel gives no number away, see lockdown.ReserveAbove. Zero is any
+	// descriptor.
+	TreesFD
 	// ThreadPriority is the nice value that systrap gives its stub threads:
 	// one more than the process' own at the time the platform starts.
 	ThreadPriority
@@ -62,6 +67,8 @@ const (
 	OneOf
 	// Masked compares the bits of Mask with Value.
 	Masked
+	// AtLeast accepts Value, or Var's value, and all above it.
+	AtLeast
 	// Descriptor accepts 0 to 2^31-1: a descriptor, but not AT_FDCWD.
 	Descriptor
 )
@@ -105,6 +112,11 @@ func (c *Cond) match(v uint64, vars map[Variable]uint64) bool {
 			return v == vars[c.Var]
 		}
 		return v == c.Value
+	case AtLeast:
+		if c.Var != NoVariable {
+			return v >= vars[c.Var]
+		}
+		return v >= c.Value
 	case OneOf:
 		for _, w := range c.Values {
 			if v == w {
@@ -139,10 +151,14 @@ func (c *Cond) String() string {
 		return fmt.Sprintf("%d=broker", c.Arg)
 	case c.Var == StreamsFD:
 		return fmt.Sprintf("%d=streams", c.Arg)
+	case c.Var == TreesFD:
+		return fmt.Sprintf("%d≥trees", c.Arg)
 	case c.Var == ThreadPriority:
 		return fmt.Sprintf("%d=priority", c.Arg)
 	case c.Op == Equal:
 		return fmt.Sprintf("%d=%#x", c.Arg, c.Value)
+	case c.Op == AtLeast:
+		return fmt.Sprintf("%d≥%#x", c.Arg, c.Value)
 	case c.Op == OneOf:
 		return fmt.Sprintf("%d∈%#x", c.Arg, c.Values)
 	case c.Op == Masked:
@@ -156,6 +172,7 @@ func (c *Cond) String() string {
 
 func is(arg int, v uint64) Cond           { return Cond{Arg: arg, Op: Equal, Value: v} }
 func variable(arg int, v Variable) Cond   { return Cond{Arg: arg, Op: Equal, Var: v} }
+func from(arg int, v Variable) Cond       { return Cond{Arg: arg, Op: AtLeast, Var: v} }
 func anyOf(arg int, v ...uint64) Cond     { return Cond{Arg: arg, Op: OneOf, Values: v} }
 func descriptor(arg int) Cond             { return Cond{Arg: arg, Op: Descriptor} }
 func within(arg int, allowed uint64) Cond { return Cond{Arg: arg, Op: Masked, Mask: ^allowed} }

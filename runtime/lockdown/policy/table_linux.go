@@ -10,10 +10,19 @@ import (
 // Table returns the entries for an architecture. It is made anew on each call:
 // the caller may change it (a test that removes one entry does).
 func Table(arch Arch) []Entry {
+	return join(arch, runtimeEntries(), systrapEntries(), memoryEntries(), guestMemoryEntries(), fileEntries(), stdioEntries(), controlEntries(),
+		networkEntries(), stubEntries(), traceEntries())
+}
+
+// TreesTable returns the entries for a sandbox that a gofer serves.
+func TreesTable(arch Arch) []Entry {
+	return append(Table(arch), join(arch, treesEntries())...)
+}
+
+// join puts together what is for an architecture.
+func join(arch Arch, groups ...[]Entry) []Entry {
 	var all []Entry
-	for _, group := range [][]Entry{
-		runtimeEntries(), memoryEntries(), fileEntries(), stdioEntries(), controlEntries(), networkEntries(), stubEntries(), traceEntries(),
-	} {
+	for _, group := range groups {
 		for _, e := range group {
 			if e.Only == "" || e.Only == arch {
 				all = append(all, e)
@@ -51,12 +60,18 @@ func runtimeEntries() []Entry {
 		{"rt_sigreturn", nil, "kernel: end of every signal handler (preemption is one)", ""},
 		{"sigaltstack", nil, "Go: signal stack of a new thread", ""},
 		{"tgkill", args(variable(0, SelfPID)), "Go: preempts its own threads, raises a fatal signal in itself", ""},
-		{"rt_tgsigqueueinfo", args(variable(0, SelfPID), is(2, uint64(unix.SIGKILL))),
-			"systrap: ends the sandbox when a stub was killed; the one way that works for process 1 of a namespace", ""},
 		{"epoll_ctl", nil, "Go and Sentry: register descriptors for polling", ""},
 		{"epoll_pwait", args(is(4, 0)), "Go and Sentry: await events; no signal mask", ""},
 		{"prctl", args(is(0, unix.PR_SET_VMA), is(1, unix.PR_SET_VMA_ANON_NAME)), "Go: names its heap areas in /proc/PID/maps", ""},
 		{"prctl", args(is(0, unix.PR_GET_SECCOMP)), "lockdown: reads back that the filter is in force", ""},
+	}
+}
+
+// systrapEntries are the Sentry's own part of the same.
+func systrapEntries() []Entry {
+	return []Entry{
+		{"rt_tgsigqueueinfo", args(variable(0, SelfPID), is(2, uint64(unix.SIGKILL))),
+			"systrap: ends the sandbox when a stub was killed; the one way that works for process 1 of a namespace", ""},
 		only(ARM64, Entry{"getcpu", args(is(1, 0), is(2, 0)), "Sentry: current processor, for rseq; no vDSO call there", ""}),
 	}
 }
@@ -67,14 +82,21 @@ func memoryEntries() []Entry {
 	const rw = unix.PROT_READ | unix.PROT_WRITE
 	const anon = unix.MAP_PRIVATE | unix.MAP_ANONYMOUS
 	return []Entry{
-		{"mmap", args(within(2, rw), is(3, unix.MAP_SHARED)), "Sentry: windows on guest memory, image layers, volumes; stub stacks", ""},
-		{"mmap", args(within(2, rw), is(3, unix.MAP_SHARED|unix.MAP_FIXED)), "Sentry: renews a window after the file under it changed", ""},
+		{"mmap", args(within(2, rw), is(3, unix.MAP_SHARED)), "Sentry: windows on guest memory, image layers, volumes; stub stacks; both: a gofer's channels", ""},
 		{"mmap", args(within(2, rw), is(3, anon)), "Go: reserves heap and stacks", ""},
 		{"mmap", args(within(2, rw), is(3, anon|unix.MAP_FIXED)), "Go: makes reserved heap usable", ""},
 		{"mmap", args(is(2, rw), is(3, linux.MAP_DROPPABLE|unix.MAP_ANONYMOUS)), "Go: state of the vDSO's random numbers (Linux 6.11)", ""},
 		{"munmap", nil, "Go and Sentry: give mappings back", ""},
 		{"madvise", args(is(2, unix.MADV_DONTNEED)), "Go: returns free heap to the host", ""},
 		{"madvise", args(anyOf(2, unix.MADV_HUGEPAGE, unix.MADV_NOHUGEPAGE, unix.MADV_COLLAPSE)), "Go heap and guest memory: huge page policy", ""},
+	}
+}
+
+// guestMemoryEntries are for the memory of guests.
+func guestMemoryEntries() []Entry {
+	const rw = unix.PROT_READ | unix.PROT_WRITE
+	return []Entry{
+		{"mmap", args(within(2, rw), is(3, unix.MAP_SHARED|unix.MAP_FIXED)), "Sentry: renews a window after the file under it changed", ""},
 		{"madvise", args(is(2, unix.MADV_POPULATE_WRITE)), "Sentry: populates guest memory it is about to fill", ""},
 		{"mincore", nil, "Sentry: counts what guests really use (meminfo, Stats)", ""},
 		{"mlock", nil, "Sentry: populates guest memory on kernels before 5.14", ""},

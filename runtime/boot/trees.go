@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Directories and files of the host, which a gofer process serves.
+
+package boot
+
+import (
+	"fmt"
+	"path"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/sentry/fsimpl/gofer"
+	"gvisor.dev/gvisor/pkg/sentry/vfs"
+
+	"z.gfire.dev/gvx/runtime/api"
+	"z.gfire.dev/gvx/runtime/lockdown"
+)
+
+// rootTree is what a container's root is called among its trees.
+const rootTree = "root"
+
+// hasTrees says whether a gofer serves the sandbox, or may do so later.
+func (sb *sandbox) hasTrees() bool {
+	return sb.spec.LateTrees || len(sb.spec.Container.TreeFDs()) > 0
+}
+
+// reserveTrees moves the sockets to the gofer where the allow-list can tell them
+// from all others: on these alone messages can be sent. Containers that join later
+// bring theirs on any number, which the spec has to allow.
+func (sb *sandbox) reserveTrees() error {
+	fds := sb.spec.Container.TreeFDs()
+	if len(fds) == 0 || sb.spec.LateTrees {
+		return nil
+	}
+	var err error
+	if sb.treesFD, err = lockdown.ReserveAbove(fds); err != nil {
+		return fmt.Errorf("reserve descriptors for host directories: %w", err)
+	}
+	return nil
+}
+
+// mountTree mounts a tree, connected to nothing yet. The mount owns the descriptor
+// from now on; the caller owns the mount.
+func (m *mounter) mountTree(h *api.HostTree, name string, opts vfs.MountOptions) (*vfs.Mount, error) {
+	hello := api.GoferHello{UID: m.treeUser.UID, GID: m.treeUser.GID}
+	if _, err := unix.Write(int(h.FD), hello.Marshal()); err != nil {
+		unix.Close(int(h.FD))
+		return nil, fmt.Errorf("mount host directory %s: greet the gofer: %w", h.Name, err)
+	}
+	cache := "remote_revalidating"
+	if h.Exclusive {
+		cache = "fscache"
+	}
+	opts.GetFilesystemOptions = vfs.GetFilesystemOptions{
+		InternalMount: true,
+		// A host directory may lie on an overlay, whose files are others once
+		// somebody has written them. Pipes of the host are not opened.
+		Data:         fmt.Sprintf("trans=fd,rfdno=%d,wfdno=%d,cache=%s,overlayfs_stale_read,disable_fifo_open", h.FD, h.FD, cache),
+		InternalData: gofer.InternalFilesystemOptions{UniqueID: m.resource("tree/" + name)},
+	}
+	mnt, err := m.vfs.MountDisconnected(m.ctx, m.creds, "none", gofer.Name, &opts)
+	if err != nil {
+		return nil, fmt.Errorf("mount host directory %s: %w", h.Name, err)
+	}
+	return mnt, nil
+}
+
+// mountBind mounts a tree where the guest sees it. What is missing of the way there
+// is made, as runc does: directories, or an empty file below a file.
+func (m *mounter) mountBind(e *api.Mount, name string, opts vfs.MountOptions) error {
+	m.setTreeUser()
+	mnt, err := m.mountTree(e.Host, name, opts)
+	if err != nil {
+		return err
+	}
+	defer mnt.DecRef(m.ctx)
+	if !e.Host.IsFile {
+		return m.connect(mnt, e.Target)
+	}
+	if err := m.makeDirectories(path.Dir(e.Target)); err != nil {
+		return err
+	}
+	if err := m.makeFile(e.Target, 0o755); err != nil {
+		return fmt.Errorf("make the file %s to mount %s on: %w", e.Target, e.Host.Name, err)
+	}
+	if err := m.vfs.ConnectMountAt(m.ctx, m.creds, mnt, m.at(e.Target)); err != nil {
+		return fmt.Errorf("mount host file %s on %s: %w", e.Host.Name, e.Target, err)
+	}
+	return nil
+}
+
+// setTreeUser finds out whom the host's user is in the guest: the container's. It
+// looks at what the image says; a user that is not found is reported later.
+func (m *mounter) setTreeUser() {
+	if m.treeUserKnown {
+		return
+	}
+	m.treeUserKnown = true
+	if acc, err := m.resolveAccount(&m.spec.Process); err == nil {
+		m.treeUser = api.HostUser{UID: acc.uid, GID: acc.gid}
+	}
+}
