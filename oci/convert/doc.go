@@ -140,7 +140,7 @@ func Sandbox(in Input) (*api.Sandbox, error) {
 	if err != nil {
 		return nil, err
 	}
-	mounts, err := mounts(o)
+	mounts, err := Mounts(o)
 	if err != nil {
 		return nil, err
 	}

@@ -110,9 +110,9 @@ func (v *VolumeMount) mount() api.Mount {
 	}
 }
 
-// mounts puts all mounts into the order in which they are made: docker's, a
-// directory before what is below it.
-func mounts(o *Options) ([]api.Mount, error) {
+// Mounts are all mounts in the order in which they are made: docker's, a directory
+// before what is below it.
+func Mounts(o *Options) ([]api.Mount, error) {
 	list := slices.Clone(o.Tmpfs)
 	for i := range o.Volumes {
 		list = append(list, o.Volumes[i].mount())

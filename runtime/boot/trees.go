@@ -55,7 +55,7 @@ func (m *mounter) mountTree(h *api.HostTree, name string, opts vfs.MountOptions)
 		InternalMount: true,
 		// A host directory may lie on an overlay, whose files are others once
 		// somebody has written them. Pipes of the host are not opened.
-		Data:         fmt.Sprintf("trans=fd,rfdno=%d,wfdno=%d,cache=%s,overlayfs_stale_read,disable_fifo_open", h.FD, h.FD, cache),
+		Data:         fmt.Sprintf("trans=fd,rfdno=%d,wfdno=%d,cache=%s,dcache=%d,overlayfs_stale_read,disable_fifo_open", h.FD, h.FD, cache, m.dentries()),
 		InternalData: gofer.InternalFilesystemOptions{UniqueID: m.resource("tree/" + name)},
 	}
 	mnt, err := m.vfs.MountDisconnected(m.ctx, m.creds, "none", gofer.Name, &opts)
@@ -63,6 +63,26 @@ func (m *mounter) mountTree(h *api.HostTree, name string, opts vfs.MountOptions)
 		return nil, fmt.Errorf("mount host directory %s: %w", h.Name, err)
 	}
 	return mnt, nil
+}
+
+const (
+	// maxDentries is how many names a tree remembers at most, each for some
+	// hundred bytes; minDentries is gVisor's least that is of use.
+	maxDentries = 8192
+	minDentries = 64
+	// filesPerDentry is what a remembered name may cost of the limit on open
+	// files, in the sandbox or in the gofer, whose limit is the same.
+	filesPerDentry = 4
+)
+
+// dentries is how many names each tree of the container may remember.
+func (m *mounter) dentries() int {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return minDentries
+	}
+	trees := uint64(max(1, len(m.spec.TreeFDs())))
+	return int(min(maxDentries, max(minDentries, limit.Cur/filesPerDentry/trees)))
 }
 
 // mountBind mounts a tree where the guest sees it. What is missing of the way there

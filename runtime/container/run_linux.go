@@ -74,10 +74,9 @@ type run struct {
 	broker *usernet.Broker
 	// volumes are open until the sandbox has ended.
 	volumes []*volumes.Opened
-	// gofer is nil without directories of the host, which are sources by where they
-	// are mounted.
+	// gofer is nil without directories of the host, which are sources.
 	gofer   *launch.Gofer
-	sources map[string]*api.HostTree
+	sources []hostTree
 	began   int64
 }
 

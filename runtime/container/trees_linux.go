@@ -29,8 +29,7 @@ func (u *run) openSources() error {
 	if len(u.o.Binds) == 0 {
 		return nil
 	}
-	mounts := make([]api.Mount, len(u.o.Binds))
-	records := make([]state.Mount, len(u.o.Binds))
+	var records []state.Mount
 	for i := range u.o.Binds {
 		b := &u.o.Binds[i]
 		if b.Create {
@@ -38,17 +37,16 @@ func (u *run) openSources() error {
 				return err
 			}
 		}
-		mounts[i] = b.Mount()
-		records[i] = state.Mount{Type: state.MountBind, Source: b.Source, Target: b.Target, ReadOnly: b.ReadOnly, Propagation: string(b.Propagation)}
+		records = append(records, state.Mount{Type: state.MountBind, Source: b.Source, Target: b.Target, ReadOnly: b.ReadOnly, Propagation: string(b.Propagation)})
 	}
-	trees := treesOf(&api.Container{Mounts: mounts})
-	var err error
-	if u.gofer, err = startGofer(trees, &launch.GoferConfig{Log: u.log.File(), LogLevel: u.LogLevel}); err != nil {
+	// In the order of the spec's, which is made later.
+	mounts, err := convert.Mounts(&u.o.Options)
+	if err != nil {
 		return err
 	}
-	u.sources = make(map[string]*api.HostTree, len(trees))
-	for i := range mounts {
-		u.sources[mounts[i].Target] = mounts[i].Host
+	u.sources = treesOf(&api.Container{Mounts: mounts})
+	if u.gofer, err = startGofer(u.sources, &launch.GoferConfig{Log: u.log.File(), LogLevel: u.LogLevel}); err != nil {
+		return err
 	}
 	return u.handle.Update(func(rec *state.Record) error {
 		// A container that is started again has them already.
@@ -165,23 +163,30 @@ func hostErrorKind(err error) api.Kind {
 	return api.KindInvalid
 }
 
-// addSources puts the gofer's sockets to the mounts of the spec.
-func (u *run) addSources(cfg *launch.Config) {
-	if u.gofer == nil {
+// donateTrees gives a gofer's sockets to the files of a container, for all of whose
+// trees it was started ([treesOf]).
+func donateTrees(c *api.Container, f *launch.ContainerFiles, g *launch.Gofer) {
+	if g == nil {
 		return
 	}
-	c := &cfg.Spec.Container
-	cfg.Trees = make([]*os.File, len(c.Mounts))
-	// In the order of openSources, of which mounts keep the targets.
-	sockets := map[string]*os.File{}
-	for i := range u.o.Binds {
-		sockets[u.o.Binds[i].Target] = u.gofer.Sockets()[i]
+	sockets := g.Sockets()
+	if c.Rootfs.Host != nil {
+		f.RootTree, sockets = sockets[0], sockets[1:]
 	}
+	f.Trees = make([]*os.File, len(c.Mounts))
 	for i := range c.Mounts {
-		if m := &c.Mounts[i]; m.Host != nil {
-			cfg.Trees[i], m.Host = sockets[m.Target], u.sources[m.Target]
+		if c.Mounts[i].Host != nil {
+			f.Trees[i], sockets = sockets[0], sockets[1:]
 		}
 	}
+}
+
+// addSources is donateTrees for trees that were opened before there was a spec.
+func (u *run) addSources(cfg *launch.Config) {
+	for i, t := range treesOf(&cfg.Spec.Container) {
+		t.tree.IsFile = u.sources[i].tree.IsFile
+	}
+	donateTrees(&cfg.Spec.Container, &cfg.ContainerFiles, u.gofer)
 }
 
 // goferDone is closed when the gofer has ended; nil without one.

@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/bpf"
@@ -40,7 +39,7 @@ func PlanGofer() (o *Outer, alone bool) {
 	if err != nil {
 		held = capabilitySets{}
 	}
-	o = &Outer{Gofer: true}
+	o = &Outer{OwnLandlock: true}
 	admin := held.effective(unix.CAP_SYS_ADMIN)
 	switch {
 	case os.Geteuid() == 0 && held.effective(unix.CAP_CHOWN):
@@ -51,7 +50,6 @@ func PlanGofer() (o *Outer, alone bool) {
 			}
 		}
 		if !admin {
-			o.planLandlock()
 			return o, false
 		}
 	case admin || userNamespacesAllowed():
@@ -60,7 +58,6 @@ func PlanGofer() (o *Outer, alone bool) {
 			o.Capabilities = goferUserCaps
 		}
 	default:
-		o.planLandlock()
 		return o, true
 	}
 	for _, ns := range namespaceFlags {
@@ -69,7 +66,6 @@ func PlanGofer() (o *Outer, alone bool) {
 		}
 	}
 	o.EmptyRoot = true
-	o.planLandlock()
 	return o, alone
 }
 
@@ -84,25 +80,29 @@ type TreeRule struct {
 const landlockRefer = 2
 
 // RestrictFiles takes from all threads of the process, for good, what is not below
-// the trees, as far as Landlock reaches: opening, making, moving and removing. It
-// reports whether this host can.
+// the trees, as far as Landlock reaches: opening, making, moving and removing; and
+// ports, abstract sockets and foreign processes. It reports whether this host can.
+//
+// It has to be the process' only domain of ours: one that handles no files denies
+// moves between directories nevertheless.
 func RestrictFiles(trees []TreeRule) (bool, error) {
 	abi := LandlockABI()
 	if abi < landlockRefer {
 		return false, nil
 	}
-	attr := struct{ fs uint64 }{fsRights(abi)}
-	fd, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr), 0)
-	if errno != 0 {
-		return false, fmt.Errorf("create Landlock ruleset: %w", errno)
+	r := sandboxRuleset(abi, ownBinary, true)
+	r.FS = fsRights(abi)
+	fd, err := createRuleset(&r)
+	if err != nil {
+		return false, err
 	}
-	defer unix.Close(int(fd))
+	defer unix.Close(fd)
 	for _, t := range trees {
-		if err := addPathRule(int(fd), t.FD, t.rights(abi)); err != nil {
+		if err := addPathRule(fd, t.FD, t.rights(abi)); err != nil {
 			return false, fmt.Errorf("add Landlock rule: %w", err)
 		}
 	}
-	if err := allThreads(unix.SYS_LANDLOCK_RESTRICT_SELF, fd, 0, 0, 0, 0); err != nil {
+	if err := allThreads(unix.SYS_LANDLOCK_RESTRICT_SELF, uintptr(fd), 0, 0, 0, 0); err != nil {
 		return false, fmt.Errorf("enter Landlock domain: %w", err)
 	}
 	return true, nil

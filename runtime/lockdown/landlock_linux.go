@@ -24,24 +24,33 @@ func LandlockABI() int {
 // future children, for good. The thread must be locked and never be used for
 // anything else again.
 func restrictThread(r landlockRuleset) error {
-	attr := struct{ fs, net, scoped uint64 }{r.FS, r.Net, r.Scoped}
-	fd, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&attr)), r.attrSize(), 0)
-	if errno != 0 {
-		return fmt.Errorf("create Landlock ruleset: %w", errno)
+	fd, err := createRuleset(&r)
+	if err != nil {
+		return err
 	}
-	defer unix.Close(int(fd))
+	defer unix.Close(fd)
 	for _, rule := range r.Rules {
-		if err := addRule(int(fd), rule); err != nil {
+		if err := addRule(fd, rule); err != nil {
 			return err
 		}
 	}
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("set no_new_privs: %w", err)
 	}
-	if _, _, errno := unix.Syscall(unix.SYS_LANDLOCK_RESTRICT_SELF, fd, 0, 0); errno != 0 {
+	if _, _, errno := unix.Syscall(unix.SYS_LANDLOCK_RESTRICT_SELF, uintptr(fd), 0, 0); errno != 0 {
 		return fmt.Errorf("enter Landlock domain: %w", errno)
 	}
 	return nil
+}
+
+// createRuleset makes a ruleset without rules.
+func createRuleset(r *landlockRuleset) (int, error) {
+	attr := struct{ fs, net, scoped uint64 }{r.FS, r.Net, r.Scoped}
+	fd, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&attr)), r.attrSize(), 0)
+	if errno != 0 {
+		return -1, fmt.Errorf("create Landlock ruleset: %w", errno)
+	}
+	return int(fd), nil
 }
 
 func addRule(ruleset int, rule landlockRule) error {

@@ -25,9 +25,8 @@ type Outer struct {
 	// EmptyRoot asks the process to give itself an empty root: see
 	// [ShedOptions]. Only with "mnt".
 	EmptyRoot bool
-	// Gofer is for a process that opens files: which ones, it settles itself
-	// ([RestrictFiles]).
-	Gofer bool
+	// OwnLandlock leaves Landlock to the process: see [RestrictFiles].
+	OwnLandlock bool
 	// Capabilities are what the process keeps beyond its start.
 	Capabilities []uint
 }

@@ -60,11 +60,13 @@ func PlanOuter(uid uint32) *Outer {
 
 // Without returns the plan for a host that refused o's namespaces.
 func (o *Outer) Without() *Outer {
-	w := &Outer{UID: o.UID, Gofer: o.Gofer}
-	if o.Gofer && !slices.Contains(o.Namespaces, "user") {
+	w := &Outer{UID: o.UID, OwnLandlock: o.OwnLandlock}
+	if !slices.Contains(o.Namespaces, "user") {
 		w.Capabilities = o.Capabilities
 	}
-	w.planLandlock()
+	if !o.OwnLandlock {
+		w.planLandlock()
+	}
 	return w
 }
 
@@ -72,14 +74,9 @@ func (o *Outer) Without() *Outer {
 // the ruleset would be empty.
 func (o *Outer) planLandlock() {
 	o.Landlock = LandlockABI()
-	if r := o.ruleset(); r.empty() {
+	if r := sandboxRuleset(o.Landlock, ownBinary, o.EmptyRoot); r.empty() {
 		o.Landlock = 0
 	}
-}
-
-// ruleset is what the process is restricted to from its birth.
-func (o *Outer) ruleset() landlockRuleset {
-	return sandboxRuleset(o.Landlock, ownBinary, o.EmptyRoot || o.Gofer)
 }
 
 // userNamespacesAllowed reads the three switches that distributions have. They
@@ -120,7 +117,7 @@ func (o *Outer) Apply(a *syscall.SysProcAttr) error {
 		return fmt.Errorf("confine sandbox process: set no_new_privs: %w", err)
 	}
 	if o.Landlock > 0 {
-		if err := restrictThread(o.ruleset()); err != nil {
+		if err := restrictThread(sandboxRuleset(o.Landlock, ownBinary, o.EmptyRoot)); err != nil {
 			return fmt.Errorf("confine sandbox process: %w", err)
 		}
 	}
