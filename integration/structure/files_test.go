@@ -174,7 +174,7 @@ func walk(t *testing.T, f func(path string, data []byte)) {
 				return filepath.SkipDir
 			}
 			return nil
-		case !entry.Type().IsRegular():
+		case !entry.Type().IsRegular(), entry.Name() == ".git": // of a worktree
 			return nil
 		}
 		data, err := os.ReadFile(path)

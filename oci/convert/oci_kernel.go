@@ -209,6 +209,25 @@ func (c *ociConversion) resources() error {
 		return nil
 	}
 	out := &c.container.Resources
+	*out = OCILimits(r)
+	if cpu := r.CPU; cpu != nil {
+		set, err := countCPUs(cpu.Cpus)
+		if err != nil {
+			return err
+		}
+		c.out.Cores = set
+		if millis := out.CPUMillis; millis > 0 {
+			if cores := int((millis + 999) / 1000); c.out.Cores == 0 || cores < c.out.Cores {
+				c.out.Cores = cores
+			}
+		}
+	}
+	return nil
+}
+
+// OCILimits are the limits that a sandbox holds its guests to by itself.
+func OCILimits(r *specs.LinuxResources) api.Resources {
+	var out api.Resources
 	if m := r.Memory; m != nil && m.Limit != nil && *m.Limit > 0 {
 		out.MemoryBytes = *m.Limit
 	}
@@ -225,18 +244,8 @@ func (c *ociConversion) resources() error {
 			period = *cpu.Period
 		}
 		out.CPUMillis = cpuMillis(quota, period)
-		set, err := countCPUs(cpu.Cpus)
-		if err != nil {
-			return err
-		}
-		c.out.Cores = set
-		if millis := out.CPUMillis; millis > 0 {
-			if cores := int((millis + 999) / 1000); c.out.Cores == 0 || cores < c.out.Cores {
-				c.out.Cores = cores
-			}
-		}
 	}
-	return nil
+	return out
 }
 
 // cpuPeriod is Linux' default period of a quota, in microseconds.

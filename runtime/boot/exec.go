@@ -250,10 +250,15 @@ func (sb *sandbox) startExec(ctx context.Context, c *container, init *kernel.Thr
 }
 
 // assignStreams gives a process its descriptors: one terminal and its other
-// side, or three pipes; then the program, if there is one.
+// side, unless somebody else reads that, or three pipes; then the program, if
+// there is one.
 func assignStreams(p *api.Process, set streamSet, e *execution, withProgram bool) (program int, err error) {
 	want := 3
-	if p.Terminal {
+	shared := p.Terminal && len(set.fds) == 1
+	switch {
+	case shared:
+		want = 1
+	case p.Terminal:
 		want = 2
 	}
 	if withProgram {
@@ -267,9 +272,12 @@ func assignStreams(p *api.Process, set streamSet, e *execution, withProgram bool
 		program = set.fds[want-1]
 	}
 	p.StdinFD = api.FD(set.fds[0])
-	if p.Terminal {
+	switch {
+	case shared:
+		p.StdoutFD, p.StderrFD = p.StdinFD, p.StdinFD
+	case p.Terminal:
 		p.StdoutFD, p.StderrFD, e.primary = p.StdinFD, p.StdinFD, set.fds[1]
-	} else {
+	default:
 		p.StdoutFD, p.StderrFD = api.FD(set.fds[1]), api.FD(set.fds[2])
 	}
 	return program, nil

@@ -145,31 +145,49 @@ func (s *streamSets) takeStreams(ctx context.Context, id string) (streamSet, err
 }
 
 // number replaces the numbers of files in a container's spec by those of the
-// descriptors that they have here. Each is used once, but for a terminal, which
-// is three streams.
+// descriptors that they have here.
 func (s streamSet) number(spec *api.Container) error {
-	used := make([]bool, len(s.fds))
-	err := spec.EachFD(func(fd *api.FD) error {
-		switch n := int(*fd); {
-		case n == int(api.NoFD):
-		case n < 0 || n >= len(s.fds):
-			return fmt.Errorf("it names file %d of %d", n, len(s.fds))
-		case used[n] && !(spec.Process.Terminal && (fd == &spec.Process.StdoutFD || fd == &spec.Process.StderrFD)):
-			return fmt.Errorf("it names file %d twice", n)
-		default:
-			used[n] = true
-			*fd = api.FD(s.fds[n])
-		}
+	var fds []*api.FD
+	_ = spec.EachFD(func(fd *api.FD) error {
+		fds = append(fds, fd)
 		return nil
 	})
-	if i := slices.Index(used, false); err == nil && i >= 0 {
-		err = fmt.Errorf("it does not name file %d", i)
+	p := &spec.Process
+	if p.Terminal && p.StdinFD == p.StdoutFD && p.StdinFD == p.StderrFD {
+		// One file, three streams.
+		fds = slices.DeleteFunc(fds, func(fd *api.FD) bool { return fd == &p.StdoutFD || fd == &p.StderrFD })
+		defer func() { p.StdoutFD, p.StderrFD = p.StdinFD, p.StdinFD }()
 	}
-	if err != nil {
+	if err := s.numberAll(fds); err != nil {
 		return err
 	}
-	p := &spec.Process
+	if p.Terminal {
+		return streamSet{fds: []int{int(p.StdinFD)}}.check()
+	}
 	return streamSet{fds: []int{int(p.StdinFD), int(p.StdoutFD), int(p.StderrFD)}}.check()
+}
+
+// numberAll replaces numbers of the set's files by their descriptors. Each file is
+// named exactly once.
+func (s streamSet) numberAll(fds []*api.FD) error {
+	used := make([]bool, len(s.fds))
+	for _, fd := range fds {
+		n := int(*fd)
+		switch {
+		case *fd == api.NoFD:
+			continue
+		case n < 0 || n >= len(s.fds):
+			return fmt.Errorf("file %d of %d is named", n, len(s.fds))
+		case used[n]:
+			return fmt.Errorf("file %d is named twice", n)
+		}
+		used[n] = true
+		*fd = api.FD(s.fds[n])
+	}
+	if i := slices.Index(used, false); i >= 0 {
+		return fmt.Errorf("file %d is not named", i)
+	}
+	return nil
 }
 
 // take returns the set that was sent under an id.

@@ -86,6 +86,10 @@ func report(g *globals, err error) int {
 	if g.caller.failed(err, code) {
 		return code
 	}
+	if g.LogPath != "" {
+		// Engines look there for the reason.
+		g.log.Error(strings.TrimRight(err.Error(), "\n"))
+	}
 	fmt.Fprintf(os.Stderr, "rungv: %s\n", strings.TrimRight(err.Error(), "\n"))
 	if usage != nil {
 		fmt.Fprintf(os.Stderr, "\nRun '%s --help' for more information\n", usage.verb)
@@ -124,6 +128,10 @@ No root, no daemon, no user namespace, no KVM is needed.`,
 		newStatsCommand(g), newTopCommand(g), newPortCommand(g), newNetworkCommand(g), newDoctorCommand(g), newInfoCommand(g), newVersionCommand(),
 	)
 	root.AddCommand(newFilesCommand(g), newImageCommand(g), newVolumeCommand(g))
+	root.AddCommand(
+		newStateCommand(g), newTaskListCommand(g), newDeleteCommand(g), newResumeCommand(g), newEventsCommand(g), newSpecCommand(g), newFeaturesCommand(),
+		newUncheckpointable("checkpoint", "Checkpoint a running container"), newUncheckpointable("restore", "Restore a container from a checkpoint"),
+	)
 	root.AddCommand(newImageAliases(g)...)
 	return root
 }

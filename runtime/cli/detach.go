@@ -136,13 +136,13 @@ func newSuperviseCommand(g *globals) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			exit, err := r.Supervise(cmd.Context(), g.caller.gone, func(o *container.RunOptions) error {
+			report := container.SupervisorReport{Created: g.caller.created, Started: g.caller.started}
+			exit, bare, err := r.Supervise(cmd.Context(), g.caller.gone, report, func(o *container.RunOptions) error {
 				o.Pull.Progress = func(e images.Event) { show.Event(e) }
 				o.PullDone = show.Close
-				o.Created, o.Started = g.caller.created, g.caller.started
 				return nil
 			})
-			if err != nil {
+			if err != nil || bare {
 				return exitOf(exit, err)
 			}
 			return nil // Nobody waits for the guest's status here.
@@ -155,15 +155,24 @@ func newSuperviseCommand(g *globals) *cobra.Command {
 
 func newCreateCommand(g *globals) *cobra.Command {
 	f := &runFlags{}
+	var b bundleFlags
 	cmd := &cobra.Command{
 		Use:   "create [OPTIONS] IMAGE [COMMAND] [ARG...]",
 		Short: "Create a new container",
 		Long: `Create a container from an image without starting it, and print its id. Flags and
 arguments are those of 'rungv run'. 'rungv start' starts it, once: what a
-container has written is gone with its sandbox.`,
-		Example: "  id=$(rungv create --name box debian:12 sleep 1h)\n  rungv start box",
+container has written is gone with its sandbox.
+
+'rungv create --bundle DIR CONTAINER' is runc's: it creates the container that an
+OCI bundle describes, up to the point where its process could run, with this
+command's own standard streams. Without --bundle, so does one argument where the
+working directory is a bundle.`,
+		Example: "  id=$(rungv create --name box debian:12 sleep 1h)\n  rungv start box\n  rungv create --bundle ./box box",
 		Args:    atLeast(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if b.given(args) {
+				return createTask(cmd, g, &b, args)
+			}
 			o, err := f.options(args)
 			if err != nil {
 				return err
@@ -190,6 +199,7 @@ container has written is gone with its sandbox.`,
 	cmd.Flags().SetInterspersed(false)
 	cmd.SetFlagErrorFunc(runFlagError)
 	f.register(cmd)
+	b.register(cmd.Flags())
 	return cmd
 }
 
@@ -217,6 +227,12 @@ would. A container that has run cannot be started again.`,
 			}
 			return forEach(cmd, args, func(ctx context.Context, ref string) error {
 				rec, err := r.State.Get(ref)
+				if err == nil && rec.Task != nil {
+					if err := r.StartTask(ctx, rec.ID); err != nil {
+						return err
+					}
+					return errSaid // runc prints nothing.
+				}
 				if err != nil || rec.State == api.StateRunning {
 					return err // Running already is no error, as in docker.
 				}

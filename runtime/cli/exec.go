@@ -20,6 +20,7 @@ type execFlags struct {
 	detach, interactive, tty, privileged bool
 	user, workdir, detachKeys, envZero   string
 	env, envFiles                        []string
+	task                                 execTaskFlags
 }
 
 func newExecCommand(g *globals) *cobra.Command {
@@ -38,9 +39,12 @@ from it; with --detach, or after the detach keys, it goes on.
 
 The exit code is the process' own; 128+n when signal n ended it; 126 when the
 command cannot be executed, 127 when it does not exist, 1 when the container
-does not run.`,
+does not run.
+
+In a container of an OCI bundle the flags are runc's, and the process has this
+command's own standard streams. With --process a document describes all of it.`,
 		Example: "  rungv exec -it box bash\n  rungv exec -w /src -e CI=1 -u nobody box make test\n  echo hi | rungv exec -i box cat",
-		Args:    atLeast(2),
+		Args:    atLeast(1),
 		RunE:    func(cmd *cobra.Command, args []string) error { return runExec(cmd, g, &f, args) },
 
 		ValidArgsFunction: completeContainers(g, isRunning),
@@ -59,16 +63,26 @@ does not run.`,
 	fl.BoolVarP(&f.tty, "tty", "t", false, "Allocate a pseudo-TTY")
 	fl.StringVarP(&f.user, "user", "u", "", "Username or UID (format: <name|uid>[:<group|gid>])")
 	fl.StringVarP(&f.workdir, "workdir", "w", "", "Working directory inside the container")
+	f.task.register(fl)
 	return cmd
 }
 
 func runExec(cmd *cobra.Command, g *globals, f *execFlags, args []string) error {
+	r, err := g.runner(false)
+	if err != nil {
+		return err
+	}
+	if rec, err := r.State.Get(args[0]); err == nil && rec.Task != nil {
+		return execTask(cmd, g, r, rec, f, args[1:])
+	}
+	if err := atLeast(2)(cmd, args); err != nil {
+		return err
+	}
 	o := container.ExecOptions{
 		Args: args[1:], Workdir: f.workdir, User: f.user, Privileged: f.privileged,
 		TTY: f.tty, Interactive: f.interactive, Detach: f.detach,
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
 	}
-	var err error
 	if o.Env, err = readAllEnv(f.envFiles, f.env, f.envZero); err != nil {
 		return err
 	}
@@ -77,10 +91,6 @@ func runExec(cmd *cobra.Command, g *globals, f *execFlags, args []string) error 
 	}
 	if f.tty && f.interactive && !f.detach && !term.IsTerminal(int(os.Stdin.Fd())) {
 		return api.Errorf(api.KindInvalid, "the input device is not a TTY")
-	}
-	r, err := g.runner(false)
-	if err != nil {
-		return err
 	}
 	ctx, stop := g.caller.context(cmd.Context())
 	defer stop()

@@ -29,6 +29,9 @@ type globals struct {
 	Debug              bool
 	LogPath, LogFormat string
 
+	// SystemdCgroup is --systemd-cgroup: of containers of bundles.
+	SystemdCgroup bool
+
 	// CallerFD is --caller-fd; caller is who is there, nil for a person.
 	CallerFD int
 	caller   *caller
@@ -49,6 +52,11 @@ func (g *globals) register(root *cobra.Command) {
 	f.BoolVar(&g.Debug, "debug", false, "Log what the sandbox does")
 	f.StringVar(&g.LogPath, "log", "", "File to append the log to (default standard error)")
 	f.StringVar(&g.LogFormat, "log-format", logText, `Format of the log ("text", "json")`)
+	f.BoolVar(&g.SystemdCgroup, "systemd-cgroup", false, `Have systemd make the cgroups of OCI bundles: their cgroupsPath is "slice:prefix:name"`)
+	f.String("criu", "", "")
+	_ = f.MarkHidden("criu") // runc's callers give it.
+	f.String("rootless", "", "")
+	_ = f.MarkHidden("rootless") // Likewise.
 	f.IntVar(&g.CallerFD, "caller-fd", noCaller, "Socket to report events to: for programs that start rungv")
 	_ = f.MarkHidden("caller-fd")
 	_ = root.RegisterFlagCompletionFunc("log-format", cobra.FixedCompletions([]string{logText, logJSON}, cobra.ShellCompDirectiveNoFileComp))

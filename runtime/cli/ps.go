@@ -64,19 +64,28 @@ type psFlags struct {
 func newPsCommand(g *globals) *cobra.Command {
 	var f psFlags
 	cmd := &cobra.Command{
-		Use:     "ps [OPTIONS]",
-		Aliases: []string{"list"},
-		Short:   "List containers",
+		Use:   "ps [OPTIONS]",
+		Short: "List containers",
 		Long: `List this user's containers that run, or with -a all that have a record.
 
 Filters: id=PREFIX, name=PART, status=created|running|paused|exited, exited=CODE,
 label=KEY[=VALUE], ancestor=IMAGE, before=CONTAINER, since=CONTAINER. Several
-filters of one kind are alternatives, but labels have to match all.`,
+filters of one kind are alternatives, but labels have to match all.
+
+'rungv ps [--format json] CONTAINER [OPTIONS OF PS]' is runc's: it lists the
+processes of a container of an OCI bundle; with --format json, the numbers of the
+host's processes that stand for it.`,
 		Example: "  rungv ps -a\n  rungv ps -aq --filter status=exited\n  rungv ps --format '{{.Names}}: {{.Status}}'\n  rungv ps --format json",
-		Args:    exactly(0),
-		RunE:    func(cmd *cobra.Command, _ []string) error { return runPs(cmd, g, &f) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return psTask(cmd, g, args, f.format)
+			}
+			return runPs(cmd, g, &f)
+		},
 	}
 	fl := cmd.Flags()
+	// What follows a container is ps'.
+	fl.SetInterspersed(false)
 	fl.BoolVarP(&f.all, "all", "a", false, "Show all containers (default shows just running)")
 	fl.BoolVarP(&f.quiet, "quiet", "q", false, "Only display container IDs")
 	fl.BoolVar(&f.noTrunc, "no-trunc", false, "Don't truncate output")

@@ -19,18 +19,29 @@ import (
 
 func newKillCommand(g *globals) *cobra.Command {
 	var signal string
+	var all bool
 	cmd := &cobra.Command{
-		Use:     "kill [OPTIONS] CONTAINER [CONTAINER...]",
-		Short:   "Kill one or more running containers",
-		Long:    "Send a signal to the first process of each container: SIGKILL, or what --signal says.",
+		Use:   "kill [OPTIONS] CONTAINER [CONTAINER...]",
+		Short: "Kill one or more running containers",
+		Long: `Send a signal to the first process of each container: SIGKILL, or what --signal says.
+
+'rungv kill [--all] CONTAINER [SIGNAL]' is runc's, where CONTAINER was made from an
+OCI bundle: it sends SIGTERM, or the signal.`,
 		Example: "  rungv kill box\n  rungv kill -s HUP box",
 		Args:    atLeast(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			n, err := convert.ParseSignal(signal)
+			r, err := g.runner(false)
 			if err != nil {
 				return err
 			}
-			r, err := g.runner(false)
+			rec, err := r.State.Get(args[0])
+			if err == nil && rec.Task != nil {
+				if !cmd.Flags().Changed("signal") {
+					signal = ""
+				}
+				return killTask(cmd, r, args, signal, all)
+			}
+			n, err := convert.ParseSignal(signal)
 			if err != nil {
 				return err
 			}
@@ -44,6 +55,7 @@ func newKillCommand(g *globals) *cobra.Command {
 		ValidArgsFunction: completeContainers(g, isRunning),
 	}
 	cmd.Flags().StringVarP(&signal, "signal", "s", "KILL", "Signal to send to the container")
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "Of an OCI bundle's container, signal all processes")
 	return cmd
 }
 

@@ -37,14 +37,15 @@ func (u *run) fork() error {
 			// Its stubs have to be in the host's cgroup too.
 			SpecFirst: hostcgroup.Possible(u.hostLimits()),
 		},
-		// The sandbox's own uid when root starts it: a number that nothing
-		// else has, so that a process that got out could touch nothing, nor a
-		// neighbour.
-		Outer: lockdown.PlanOuter(lockdown.DefaultUIDBase + rand.Uint32N(lockdown.UIDCount)),
+		Outer: lockdown.PlanOuter(sandboxUID()),
 		Log:   u.log.File(),
 	})
 	return nil
 }
+
+// sandboxUID is a sandbox's own uid when root starts it: a number that nothing else
+// has, so that a process that got out could touch nothing, nor a neighbour.
+func sandboxUID() uint32 { return lockdown.DefaultUIDBase + rand.Uint32N(lockdown.UIDCount) }
 
 // discard ends a sandbox process that was not started.
 func (u *run) discard() {

@@ -30,6 +30,11 @@ type ExecOptions struct {
 	Stdin          *os.File
 	Stdout, Stderr io.Writer
 
+	// Process, if not nil, is the whole process, in place of all above that
+	// describes one.
+	Process *api.Process
+	// PIDFile, if not empty, gets this process' number once that one runs.
+	PIDFile string
 	// Program, if not nil, runs in place of Args[0].
 	Program *os.File
 	// NoSignals leaves this process' signals alone.
@@ -38,6 +43,9 @@ type ExecOptions struct {
 
 // process is what the options make of a container's own process.
 func (o *ExecOptions) process(rec *state.Record) (api.Process, error) {
+	if o.Process != nil {
+		return *o.Process, o.Process.Validate()
+	}
 	p := rec.Process
 	p.Args, p.Terminal = o.Args, o.TTY
 	p.Env = mergeEnv(p.Env, o.Env)
@@ -48,14 +56,18 @@ func (o *ExecOptions) process(rec *state.Record) (api.Process, error) {
 		p.Cwd = o.Workdir
 	}
 	if o.User != "" {
-		p.User = o.User
+		p.User, p.Account = o.User, nil
+		if p.CapabilitySets != nil {
+			// Whoever root becomes has them effective, and nobody else.
+			p.Capabilities, p.CapabilitySets = p.CapabilitySets.Bounding, nil
+		}
 	}
 	if o.Privileged {
 		all, err := convert.Capabilities(nil, nil)
 		if err != nil {
 			return p, err
 		}
-		p.Capabilities, p.NoNewPrivileges = all, false
+		p.Capabilities, p.CapabilitySets, p.NoNewPrivileges = all, nil, false
 	}
 	return p, p.Validate()
 }

@@ -60,6 +60,11 @@ func (r *Runner) Exec(ctx context.Context, ref string, o ExecOptions) (res contr
 	defer cancel()
 	stop := e.watch(ctx, cancel)
 	defer stop()
+	if o.PIDFile != "" {
+		if err := writePIDFile(o.PIDFile, os.Getpid()); err != nil {
+			return res, err
+		}
+	}
 	res, err = e.control.Exec(ctx, rec.ID, &control.Exec{ID: e.id, Process: p, Detach: o.Detach, Program: o.Program != nil})
 	if e.streams != nil {
 		if res.Running {
@@ -102,7 +107,7 @@ func (e *execution) openStreams(p *api.Process) error {
 		if e.o.Program != nil {
 			files = append(files, e.o.Program)
 		}
-		err = sendFiles(e.State.Dir(e.rec.ID), e.id, files)
+		err = sendFiles(e.taskDir(e.rec), e.id, files)
 	}
 	if err == nil && !e.o.Detach {
 		err = e.streams.MakeRaw()

@@ -36,7 +36,7 @@ func (r *Runner) Dial(rec *state.Record) (*control.Client, error) {
 	if rec.State != api.StateRunning {
 		return nil, api.Errorf(api.KindState, "container %s is not running", rec.ID)
 	}
-	path, done, err := socketIn(r.State.Dir(rec.ID), controlSocket)
+	path, done, err := socketIn(r.taskDir(rec), controlSocket)
 	if err == nil {
 		defer done()
 		var conn net.Conn

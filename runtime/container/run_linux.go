@@ -394,14 +394,14 @@ func (u *run) lost(cause error) (api.ExitStatus, error) {
 	}
 	// Of a sandbox that somebody killed the log tells nothing.
 	if ending.Signal != syscall.SIGKILL {
-		err = u.withLastWords(err)
+		err = withLastWords(err, u.log)
 	}
 	return exit, err
 }
 
-// withLastWords adds to an error what the log ends with.
-func (u *run) withLastWords(err error) error {
-	tail := u.log.Tail()
+// withLastWords adds to an error what a log ends with.
+func withLastWords(err error, log *launch.Log) error {
+	tail := log.Tail()
 	if tail == "" {
 		return err
 	}

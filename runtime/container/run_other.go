@@ -7,6 +7,8 @@ package container
 import (
 	"context"
 
+	"github.com/opencontainers/runtime-spec/specs-go"
+
 	"z.gfire.dev/gvx/runtime/api"
 	"z.gfire.dev/gvx/runtime/control"
 	"z.gfire.dev/gvx/runtime/state"
@@ -33,8 +35,8 @@ func StartDetached(context.Context, []string, string) (int, error) {
 }
 
 // Supervise needs Linux.
-func (r *Runner) Supervise(context.Context, <-chan struct{}, func(*RunOptions) error) (api.ExitStatus, error) {
-	return api.ExitStatus{}, errNeedsLinux
+func (r *Runner) Supervise(context.Context, <-chan struct{}, SupervisorReport, func(*RunOptions) error) (api.ExitStatus, bool, error) {
+	return api.ExitStatus{}, false, errNeedsLinux
 }
 
 // StartAttached needs Linux.
@@ -65,3 +67,46 @@ func (r *Runner) Exec(context.Context, string, ExecOptions) (control.ExecResult,
 }
 
 func updateHostCgroup(*state.Record, control.Limits) error { return nil }
+
+// TaskCreate and TaskExec are orders that only Linux can carry out.
+type (
+	TaskCreate struct {
+		ID, Bundle, PIDFile, ConsoleSocket, PIDFDSocket string
+		Systemd                                         bool
+	}
+	TaskExec struct {
+		Container                           string
+		Process                             api.Process
+		PIDFile, ConsoleSocket, PIDFDSocket string
+	}
+)
+
+// StartTaskSupervisor needs Linux.
+func (r *Runner) StartTaskSupervisor(context.Context, []string, TaskCreate) (int, error) {
+	return 0, errNeedsLinux
+}
+
+// ExecTask needs Linux.
+func (r *Runner) ExecTask(context.Context, TaskExec) (api.ExitStatus, error) {
+	return api.ExitStatus{}, errNeedsLinux
+}
+
+// ExecTaskDetached needs Linux.
+func (r *Runner) ExecTaskDetached(context.Context, []string, TaskExec) (int, error) {
+	return 0, errNeedsLinux
+}
+
+// UpdateTask needs Linux.
+func (r *Runner) UpdateTask(context.Context, string, *specs.LinuxResources) error {
+	return errNeedsLinux
+}
+
+// TaskPIDs needs Linux.
+func (r *Runner) TaskPIDs(string) ([]int, error) { return nil, errNeedsLinux }
+
+// TaskEvents needs Linux.
+func (r *Runner) TaskEvents(context.Context, string, func()) error { return errNeedsLinux }
+
+func (r *Runner) afterTask(context.Context, *state.Record) error { return nil }
+
+func (r *Runner) orderTask(context.Context, *state.Record, *taskOrder) error { return errNeedsLinux }

@@ -33,11 +33,25 @@ const (
 	supervisorOrderFD  = 4
 )
 
-// order is what a supervisor is told to do: run a new container, or start one
-// that was created.
+// order is what a supervisor is told to do, one of these: run a new container,
+// start one that was created, create one of a bundle, run an additional process in
+// such a one.
 type order struct {
-	Run   *runOrder `json:"run,omitempty"`
-	Start string    `json:"start,omitempty"`
+	Run    *runOrder   `json:"run,omitempty"`
+	Start  string      `json:"start,omitempty"`
+	Create *TaskCreate `json:"create,omitempty"`
+	Exec   *TaskExec   `json:"exec,omitempty"`
+}
+
+// one says whether the order is for one thing.
+func (o *order) one() bool {
+	n := 0
+	for _, given := range []bool{o.Run != nil, o.Start != "", o.Create != nil, o.Exec != nil} {
+		if given {
+			n++
+		}
+	}
+	return n == 1
 }
 
 // runOrder is what travels of [RunOptions].
@@ -83,8 +97,21 @@ func StartDetached(ctx context.Context, argv []string, id string) (code int, err
 // launchSupervisor starts a supervisor and listens to it until it has no more
 // to say.
 func launchSupervisor(ctx context.Context, argv []string, what *order) (id string, code int, err error) {
-	fail := func(err error) (string, int, error) {
-		return "", exitOwnFailure, fmt.Errorf("start a supervisor: %w", err)
+	_, conn, err := startSupervisor(argv, what, false)
+	if err != nil {
+		return "", exitOwnFailure, err
+	}
+	defer conn.Close()
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+	return hearSupervisor(conn, api.EventStarted)
+}
+
+// startSupervisor starts a supervisor, from the calling thread, and returns its
+// number and the channel on which it reports. With streams, it has this process'.
+func startSupervisor(argv []string, what *order, streams bool) (pid int, _ net.Conn, err error) {
+	fail := func(err error) (int, net.Conn, error) {
+		return 0, nil, fmt.Errorf("start a supervisor: %w", err)
 	}
 	doc, err := json.Marshal(what)
 	if err != nil {
@@ -101,9 +128,9 @@ func launchSupervisor(ctx context.Context, argv []string, what *order) (id strin
 	if err != nil {
 		return fail(err)
 	}
-	defer conn.Close()
 	orderFile, err := memoryFile("gvx-order", doc)
 	if err != nil {
+		conn.Close()
 		return fail(err)
 	}
 	defer orderFile.Close()
@@ -115,20 +142,21 @@ func launchSupervisor(ctx context.Context, argv []string, what *order) (id strin
 	cmd.Args[0] = argv[0]
 	// Standard error is this process' for as long as the image is pulled.
 	cmd.Stderr = os.Stderr
+	if streams {
+		cmd.Stdin, cmd.Stdout = os.Stdin, os.Stdout
+	}
 	cmd.ExtraFiles = []*os.File{far, orderFile}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
+		conn.Close()
 		return fail(err)
 	}
 	go cmd.Wait()
-	far.Close()
-	stop := context.AfterFunc(ctx, func() { conn.Close() })
-	defer stop()
-	return hearSupervisor(conn)
+	return cmd.Process.Pid, conn, nil
 }
 
-// hearSupervisor reads what a supervisor reports.
-func hearSupervisor(conn io.Reader) (id string, code int, err error) {
+// hearSupervisor reads what a supervisor reports, up to an event or its failure.
+func hearSupervisor(conn io.Reader, until api.EventType) (id string, code int, err error) {
 	events := json.NewDecoder(io.LimitReader(conn, maxOrderBytes))
 	for {
 		var e api.Event
@@ -141,9 +169,11 @@ func hearSupervisor(conn io.Reader) (id string, code int, err error) {
 		case api.EventWarning:
 			fmt.Fprintf(os.Stderr, "rungv: %s\n", e.Message)
 		case api.EventStarted:
-			return id, 0, nil
 		case api.EventFailed:
 			return id, e.Code, api.Errorf(e.Kind, "%s", e.Message)
+		}
+		if e.Type == until {
+			return id, 0, nil
 		}
 	}
 }
@@ -163,10 +193,11 @@ func memoryFile(name string, content []byte) (*os.File, error) {
 }
 
 // Supervise does what the order on its descriptor says and returns when the
-// container has ended. adjust completes the options with what does not travel:
-// functions. gone is closed when the caller has ended, which ends a container
-// that does not run yet.
-func (r *Runner) Supervise(ctx context.Context, gone <-chan struct{}, adjust func(*RunOptions) error) (api.ExitStatus, error) {
+// container, or the additional process, has ended. adjust completes the options of
+// a run with what does not travel: functions. gone is closed when the caller has
+// ended, which ends a container that does not run yet. bare says that this process
+// stands for what has ended, and is to end with its exit code.
+func (r *Runner) Supervise(ctx context.Context, gone <-chan struct{}, report SupervisorReport, adjust func(*RunOptions) error) (exit api.ExitStatus, bare bool, err error) {
 	f := os.NewFile(supervisorOrderFD, "order")
 	doc, err := io.ReadAll(io.LimitReader(f, maxOrderBytes))
 	f.Close()
@@ -174,31 +205,37 @@ func (r *Runner) Supervise(ctx context.Context, gone <-chan struct{}, adjust fun
 	if err == nil {
 		err = json.Unmarshal(doc, &what)
 	}
-	if err != nil || (what.Run == nil) == (what.Start == "") {
-		return api.ExitStatus{}, api.Errorf(api.KindInvalid, "a supervisor is started by rungv run -d and rungv start, not by hand: %v", err)
+	if err != nil || !what.one() {
+		return exit, false, api.Errorf(api.KindInvalid, "a supervisor is started by rungv itself, not by hand: %v", err)
 	}
 	var o *RunOptions
+	switch {
+	case what.Create != nil:
+		exit, err = r.superviseTask(ctx, gone, what.Create, report.Created)
+		return exit, true, err
+	case what.Exec != nil:
+		exit, err = r.superviseExec(ctx, gone, what.Exec, report.Started)
+		return exit, true, err
+	}
 	if what.Start != "" {
 		if o, err = r.startOptions(what.Start); err != nil {
-			return api.ExitStatus{}, err
+			return exit, false, err
 		}
 	} else {
 		o = what.Run.options()
 	}
 	if err := adjust(o); err != nil {
-		return api.ExitStatus{}, err
+		return exit, false, err
 	}
 	// The guest decides what ends the container, nobody's terminal.
 	o.SignalProxy, o.Detached = true, true
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	running := make(chan struct{})
-	told := o.Started
+	o.Created = report.Created
 	o.Started = func() {
 		close(running)
-		if told != nil {
-			told()
-		}
+		report.Started()
 		standAlone()
 	}
 	go func() {
@@ -214,11 +251,11 @@ func (r *Runner) Supervise(ctx context.Context, gone <-chan struct{}, adjust fun
 	}()
 	h, err := newHub(o, r.warnf)
 	if err != nil {
-		return api.ExitStatus{}, err
+		return exit, false, err
 	}
-	exit, err := r.Run(ctx, *o)
+	exit, err = r.Run(ctx, *o)
 	h.end(exit)
-	return exit, err
+	return exit, false, err
 }
 
 func (r *Runner) warnf(format string, args ...any) {

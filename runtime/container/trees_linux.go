@@ -216,7 +216,7 @@ func (u *run) goferFailed() error {
 	if e.Signal == syscall.SIGKILL {
 		return err
 	}
-	return u.withLastWords(err)
+	return withLastWords(err, u.log)
 }
 
 // endGofer waits for the gofer, after the sandbox.

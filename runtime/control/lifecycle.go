@@ -47,9 +47,21 @@ func (c *Client) Create(ctx context.Context, spec *api.Container, files string) 
 	return FromStatus(err)
 }
 
-// Start lets a prepared container run.
-func (c *Client) Start(ctx context.Context, container string) error {
-	_, err := c.sandbox.Start(ctx, &controlv1.StartRequest{Container: container})
+// Start lets a prepared container run. Links are the interfaces of its sandbox'
+// network, where that is a namespace's and has not been given any: their
+// descriptors are numbers of the files that were sent under the id files before.
+func (c *Client) Start(ctx context.Context, container string, links []api.Link, files string) error {
+	req := &controlv1.StartRequest{Container: container, Files: files}
+	if len(links) > 0 {
+		var err error
+		if req.Links, err = json.Marshal(links); err != nil {
+			return fmt.Errorf("start container %s: %w", container, err)
+		}
+		if len(req.Links) > MaxContainerBytes {
+			return api.Errorf(api.KindLimit, "start container %s: what its network interfaces have is more than %d bytes", container, MaxContainerBytes)
+		}
+	}
+	_, err := c.sandbox.Start(ctx, req)
 	return FromStatus(err)
 }
 

@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// processName is argv[0] of a sandbox process; cmd/rungv's main looks for it.
-	processName = "gvx-sandbox"
+	// ProcessName is argv[0] of a sandbox process; cmd/rungv's main looks for it.
+	ProcessName = "gvx-sandbox"
 	// selfExecutable is the binary that is running, whatever became of its path.
 	selfExecutable = "/proc/self/exe"
 	// firstInheritedFD follows the launcher's own standard streams.
@@ -83,7 +83,7 @@ func (e *Embryo) begin(cfg *ForkConfig, far *os.File) (*Process, error) {
 		child, err = fork(cfg, outer, far)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("execute %s as %s: %w", selfExecutable, processName, err)
+		return nil, fmt.Errorf("execute %s as %s: %w", selfExecutable, ProcessName, err)
 	}
 	h := cfg.HeadStart
 	h.Lockdown = api.Lockdown{Namespaces: outer.Namespaces, Landlock: outer.Landlock, EmptyRoot: outer.EmptyRoot}
@@ -132,7 +132,7 @@ func fork(cfg *ForkConfig, outer *lockdown.Outer, socket *os.File) (*Process, er
 	if cfg.Log != nil {
 		files[2] = cfg.Log
 	}
-	return execute(processName, files, outer)
+	return execute(ProcessName, files, outer)
 }
 
 // execute runs this very binary under another name, from a thread that stays until

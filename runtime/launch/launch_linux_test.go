@@ -41,7 +41,7 @@ const orphanTest = "orphan"
 const exitNoSpec = 93
 
 func TestMain(m *testing.M) {
-	if os.Args[0] == processName {
+	if os.Args[0] == ProcessName {
 		fakeSandbox()
 	}
 	if len(os.Args) > 1 && os.Args[1] == orphanTest {

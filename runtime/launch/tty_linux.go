@@ -27,31 +27,55 @@ type terminal struct {
 	literal bool
 }
 
-// openTerminal makes the pseudo-terminal, in the user's terminal's size.
-func (s *Streams) openTerminal() error {
+// OpenTerminal makes a pseudo-terminal. Its primary side waits in the runtime's
+// poller, its replica is nobody's controlling terminal.
+func OpenTerminal() (primary, replica *os.File, err error) {
 	fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return &os.PathError{Op: "open", Path: "/dev/ptmx", Err: err}
+		return nil, nil, &os.PathError{Op: "open", Path: "/dev/ptmx", Err: err}
 	}
-	primary := os.NewFile(uintptr(fd), "/dev/ptmx")
+	primary = os.NewFile(uintptr(fd), "/dev/ptmx")
 	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
 		primary.Close()
-		return os.NewSyscallError("TIOCSPTLCK", err)
+		return nil, nil, os.NewSyscallError("TIOCSPTLCK", err)
 	}
 	// By descriptor, not by path: /dev/pts may be another mount's.
 	rfd, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.TIOCGPTPEER, unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC)
 	if errno != 0 {
 		primary.Close()
-		return os.NewSyscallError("TIOCGPTPEER", errno)
+		return nil, nil, os.NewSyscallError("TIOCGPTPEER", errno)
 	}
-	s.guest[0] = os.NewFile(rfd, "terminal")
+	return primary, os.NewFile(rfd, "terminal"), nil
+}
+
+// openTerminal makes the pseudo-terminal, in the user's terminal's size.
+func (s *Streams) openTerminal() error {
+	primary, replica, err := OpenTerminal()
+	if err != nil {
+		return err
+	}
+	s.guest[0] = replica
 	s.guest[1], s.guest[2] = s.guest[0], s.guest[0]
 	s.host[0] = primary
 	s.terminal = &terminal{primary: primary}
 	if rows, columns, ok := s.UserSize(); ok {
-		_ = unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: columns})
+		_ = withFD(primary, func(fd int) error {
+			return unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: columns})
+		})
 	}
 	return nil
+}
+
+// withFD calls do with a file's descriptor, and leaves its mode alone.
+func withFD(f *os.File, do func(fd int) error) error {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	if cerr := raw.Control(func(fd uintptr) { err = do(int(fd)) }); cerr != nil {
+		return cerr
+	}
+	return err
 }
 
 // UserSize returns the size of the user's terminal, if there is one.

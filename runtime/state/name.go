@@ -52,6 +52,30 @@ func checkName(name string) error {
 	return nil
 }
 
+// MaxTaskIDBytes is what runc takes.
+const MaxTaskIDBytes = 255
+
+// CheckTaskID refuses what runc refuses as the id of a container.
+func CheckTaskID(id string) error {
+	ok := id != "" && len(id) <= MaxTaskIDBytes && id != "." && id != ".."
+	for i := 0; ok && i < len(id); i++ {
+		ok = isNameByte(id[i]) || id[i] == '+'
+	}
+	if !ok {
+		return api.Errorf(api.KindInvalid, "invalid container ID format: %q: want at most %d of [a-zA-Z0-9_+.-], and neither . nor ..", id, MaxTaskIDBytes)
+	}
+	return nil
+}
+
+// checkName checks a container's name, which for a bundle is the id that its
+// engine gave it.
+func (r *Record) checkName() error {
+	if r.Task != nil {
+		return CheckTaskID(r.Name)
+	}
+	return checkName(r.Name)
+}
+
 // Words for names that nobody chose: things seen on a walk.
 var (
 	adjectives = []string{

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/opencontainers/runtime-spec/specs-go"
+
 	"z.gfire.dev/gvx/oci/convert"
 	"z.gfire.dev/gvx/runtime/api"
 	"z.gfire.dev/gvx/runtime/control"
@@ -62,10 +64,36 @@ type Record struct {
 	// Mounts are the volumes that are open for it.
 	Mounts []Mount `json:"mounts,omitempty"`
 
+	// Task is what there is to know of a container that an OCI bundle describes;
+	// nil for one of an image. Its name is the id that its engine gave it.
+	Task *Task `json:"task,omitempty"`
+
 	// Phases and Layers are the sandbox's boot report: when it reached what,
 	// and which isolation layers hold.
 	Phases []control.Phase `json:"phases,omitempty"`
 	Layers []string        `json:"layers,omitempty"`
+}
+
+// Task is a container of an OCI bundle.
+type Task struct {
+	// Version is the bundle's ociVersion, Bundle its directory and Rootfs the
+	// root's on the host.
+	Version string `json:"version"`
+	Bundle  string `json:"bundle"`
+	Rootfs  string `json:"rootfs,omitempty"`
+	// Annotations are the bundle's.
+	Annotations map[string]string `json:"annotations,omitempty"`
+	// Sandbox is the id of the container whose sandbox this one has joined.
+	Sandbox string `json:"sandbox,omitempty"`
+	// Cgroup is where the host's cgroup is, by controller; empty where there is
+	// none. CgroupPath and Systemd are what the bundle and the caller said.
+	Cgroup     map[string]string `json:"cgroup,omitempty"`
+	CgroupPath string            `json:"cgroupPath,omitempty"`
+	Systemd    bool              `json:"systemd,omitempty"`
+	// Namespaces are the paths by which the bundle joins namespaces, by type.
+	Namespaces map[specs.LinuxNamespaceType]string `json:"namespaces,omitempty"`
+	// Poststop are the hooks to run once the container is deleted.
+	Poststop []specs.Hook `json:"poststop,omitempty"`
 }
 
 // LogConfig is how much of a guest's output is kept, in files in the container's
@@ -123,7 +151,7 @@ func (r *Record) check(id string) error {
 	switch {
 	case r.Version > RecordVersion:
 		return api.Errorf(api.KindUnsupported, "container %s: its record has version %d, this program knows %d: a newer rungv wrote it", id, r.Version, RecordVersion)
-	case r.Version < 1 || r.ID != id || !known || checkName(r.Name) != nil:
+	case r.Version < 1 || r.ID != id || !known || r.checkName() != nil:
 		return api.Errorf(api.KindInternal, "container %s: its record is damaged: remove it with rungv rm -f", id)
 	}
 	return nil

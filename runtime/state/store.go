@@ -73,11 +73,12 @@ func (s *Store) path(elem ...string) string {
 }
 
 // Create enters a container in state creating and locks it. An empty name gets
-// a random one; a name in use is an error of KindExists. The fields ID, Name,
+// a random one, which a task must not have; a name in use is an error of
+// KindExists. The fields ID, Name,
 // State, Launcher and CreatedAt are the store's to set.
 func (s *Store) Create(r Record, name string) (*Handle, error) {
-	if name != "" {
-		if err := checkName(name); err != nil {
+	if r.Name = name; name != "" || r.Task != nil {
+		if err := r.checkName(); err != nil {
 			return nil, err
 		}
 	}
@@ -182,7 +183,7 @@ func (s *Store) Resolve(ref string) (string, error) {
 			return ref, nil
 		}
 	}
-	if checkName(ref) == nil {
+	if CheckTaskID(ref) == nil { // A name is one too.
 		if id, gone := s.nameOwner(ref); !gone && id != "" {
 			return id, nil
 		}

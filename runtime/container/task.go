@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Containers of OCI bundles: what is told of them.
+
+package container
+
+import (
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"z.gfire.dev/gvx/runtime/api"
+)
+
+// TaskState is what the runtime specification wants to be told of a container.
+type TaskState struct {
+	specs.State
+	// Rootfs, Created and Owner are what `runc list` and `runc state` add.
+	Rootfs  string `json:"rootfs"`
+	Created string `json:"created"`
+	Owner   string `json:"owner"`
+}
+
+// errNoTask is the answer where a container of an image is asked what only one of
+// a bundle knows.
+func errNoTask(ref string) error {
+	return api.Errorf(api.KindUnsupported, "container %s was not created from an OCI bundle", ref)
+}
+
+// SupervisorReport is how a supervisor's caller hears of it.
+type SupervisorReport struct {
+	Created func(id, control string)
+	Started func()
+}

@@ -1,0 +1,373 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// From a bundle to a container whose first process could run.
+
+package container
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"runtime"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"z.gfire.dev/gvx/oci/convert"
+	"z.gfire.dev/gvx/runtime/api"
+	"z.gfire.dev/gvx/runtime/control"
+	"z.gfire.dev/gvx/runtime/hooks"
+	"z.gfire.dev/gvx/runtime/hostcgroup"
+	"z.gfire.dev/gvx/runtime/launch"
+	"z.gfire.dev/gvx/runtime/lockdown"
+	"z.gfire.dev/gvx/runtime/netns"
+	"z.gfire.dev/gvx/runtime/state"
+)
+
+// CreateTask makes a container of a bundle, up to the point where its first
+// process could run. What fails leaves nothing. The errors are of the kinds that
+// [api.KindOf] tells.
+func (r *Runner) CreateTask(ctx context.Context, o TaskOptions) (*Task, error) {
+	if lockdown.DetectGVisor() {
+		return nil, errInsideGVisor
+	}
+	t := &Task{r: r, o: o, spec: o.Bundle.Spec, ended: make(chan struct{}), began: monotonicNanos()}
+	if err := t.create(ctx); err != nil {
+		t.undo()
+		return nil, err
+	}
+	return t, nil
+}
+
+// create is the way to a container that could be started.
+func (t *Task) create(ctx context.Context) error {
+	if err := hooks.Validate(t.spec.Hooks); err != nil {
+		return err
+	}
+	var err error
+	if t.log, err = launch.NewLog(t.r.Log); err != nil {
+		return fmt.Errorf("make the sandbox's log: %w", err)
+	}
+	defer t.log.Donated()
+	if err := t.enter(); err != nil {
+		return err
+	}
+	if err := t.makeCgroup(); err != nil {
+		return err
+	}
+	oci, err := t.convert()
+	if err != nil {
+		return err
+	}
+	files, err := t.open(oci)
+	if err != nil {
+		return err
+	}
+	if t.sandbox != nil {
+		return t.join(ctx, oci, files)
+	}
+	return t.launch(ctx, oci, files)
+}
+
+// enter makes the container's record.
+func (t *Task) enter() error {
+	rec := state.Record{Task: &state.Task{
+		Version: t.spec.Version, Bundle: t.o.Bundle.Dir, Annotations: maps.Clone(t.spec.Annotations), Systemd: t.o.Systemd,
+		Poststop: hooks.Of(t.spec.Hooks, hooks.Poststop), Namespaces: make(map[specs.LinuxNamespaceType]string),
+	}}
+	if l := t.spec.Linux; l != nil {
+		rec.Task.CgroupPath = l.CgroupsPath
+		for _, n := range l.Namespaces {
+			if n.Path != "" {
+				rec.Task.Namespaces[n.Type] = n.Path
+			}
+		}
+	}
+	if err := t.findSandbox(); err != nil {
+		return err
+	}
+	if t.sandbox != nil {
+		rec.Task.Sandbox = t.sandbox.id
+	}
+	h, err := t.r.State.Create(rec, t.o.ID)
+	if api.KindOf(err) == api.KindExists {
+		return api.Errorf(api.KindExists, "container with given ID already exists: %s", t.o.ID)
+	}
+	t.handle = h
+	return err
+}
+
+// findSandbox finds the sandbox that the container is to join.
+func (t *Task) findSandbox() error {
+	if t.o.Sandbox != nil {
+		t.sandbox = t.o.Sandbox.sandbox
+		return nil
+	}
+	kind, id := convert.PodOf(t.spec)
+	if kind != convert.PodContainer {
+		return nil
+	}
+	rec, err := t.r.State.Get(id)
+	if err != nil {
+		return fmt.Errorf("join sandbox %s: %w", id, err)
+	}
+	c, err := t.r.Dial(rec)
+	if err != nil {
+		return fmt.Errorf("join sandbox %s: %w", id, err)
+	}
+	t.sandbox = &taskSandbox{control: c, id: rec.ID, dir: t.r.State.Dir(rec.ID), pid: rec.Sandbox.PID}
+	return nil
+}
+
+// makeCgroup makes the host's cgroup and, where this process is the container's,
+// moves it there.
+func (t *Task) makeCgroup() error {
+	var limits *specs.LinuxResources
+	place := hostcgroup.Placement{ID: t.o.ID, Systemd: t.o.Systemd}
+	if l := t.spec.Linux; l != nil {
+		limits, place.Path = hostcgroup.ForSandbox(l.Resources), l.CgroupsPath
+	}
+	group, err := hostcgroup.CreateContainer(place, limits)
+	switch {
+	case errors.Is(err, hostcgroup.ErrUnavailable) && (place.Path == "" || os.Geteuid() != 0):
+		t.note("%v: the sandbox holds its limits by itself", err)
+		return nil
+	case err != nil:
+		return err
+	}
+	t.group = group
+	if t.o.Self {
+		if err := group.Add(os.Getpid()); err != nil {
+			return err
+		}
+	}
+	return t.handle.Update(func(rec *state.Record) error {
+		task := *rec.Task
+		task.Cgroup = group.Paths()
+		rec.Task = &task
+		return nil
+	})
+}
+
+// convert finds out what the bundle means.
+func (t *Task) convert() (*convert.OCI, error) {
+	in := convert.OCIInput{
+		ID: t.handle.ID(), Spec: t.spec, Dir: t.o.Bundle.Dir, ContainerOf: t.containerOf, SizeOf: sizeOf,
+	}
+	in.HostName, _ = os.Hostname()
+	var err error
+	if t.o.Rootfs == nil {
+		if in.Rootfs, err = t.o.Bundle.Rootfs(); err != nil {
+			return nil, err
+		}
+	}
+	if t.sandbox != nil {
+		in.Joins = t.sandbox.id
+	}
+	oci, err := convert.FromOCI(in)
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range oci.Notes {
+		t.note("%s", n)
+	}
+	return oci, t.handle.Update(func(rec *state.Record) error {
+		task := *rec.Task
+		task.Rootfs = in.Rootfs
+		rec.Task, rec.Process, rec.Hostname = &task, oci.Container.Process, oci.Container.Hostname
+		return nil
+	})
+}
+
+// containerOf says which container of the sandbox has the namespace at a path: a
+// path below /proc names the process that stands for a container.
+func (t *Task) containerOf(kind specs.LinuxNamespaceType, path string) (string, bool) {
+	var pid int
+	var name string
+	if n, err := fmt.Sscanf(path, "/proc/%d/ns/%s", &pid, &name); err != nil || n != 2 {
+		return "", false
+	}
+	records, _ := t.r.State.List()
+	for _, rec := range records {
+		if rec.Launcher.PID == pid || rec.Sandbox.PID == pid {
+			return rec.ID, t.sandbox != nil && (rec.ID == t.sandbox.id || rec.Task != nil && rec.Task.Sandbox == t.sandbox.id)
+		}
+	}
+	return "", false
+}
+
+// sizeOf is the size of the file system that holds a path.
+func sizeOf(path string) int64 {
+	var st unix.Statfs_t
+	if unix.Statfs(path, &st) != nil {
+		return 0
+	}
+	return int64(st.Blocks) * int64(st.Bsize)
+}
+
+// launch makes a sandbox for the container.
+func (t *Task) launch(ctx context.Context, oci *convert.OCI, files *launch.ContainerFiles) error {
+	t.own = true
+	sb := &taskSandbox{id: t.handle.ID(), dir: t.handle.Dir()}
+	t.sandbox = sb
+	var err error
+	if sb.netns, err = t.openNetns(oci.Network); err != nil {
+		return err
+	}
+	if err := t.hooks(ctx, hooks.Prestart, hooks.CreateRuntime, hooks.CreateContainer); err != nil {
+		return err
+	}
+	level := t.r.LogLevel
+	if level == "" {
+		level = defaultLogLevel
+	}
+	cores := max(1, min(runtime.NumCPU(), api.MaxCores))
+	if oci.Cores > 0 {
+		cores = min(cores, oci.Cores)
+	}
+	embryo := launch.Fork(&launch.ForkConfig{
+		HeadStart: api.HeadStart{
+			Version: api.SpecVersion, Platform: "systrap", Cores: cores, LogLevel: level, StartedAt: t.began,
+			SpecFirst: t.group != nil && !t.o.Self,
+		},
+		Outer: lockdown.PlanOuter(sandboxUID()), Log: t.log.File(),
+	})
+	defer embryo.Discard()
+	if sb.pid, err = embryo.PID(); err != nil {
+		return err
+	}
+	if t.group != nil && !t.o.Self {
+		if err := t.group.Add(sb.pid); err != nil {
+			return err
+		}
+	}
+	if err := t.start(embryo, oci.Sandbox, files); err != nil {
+		return err
+	}
+	return t.awaitCreated(ctx)
+}
+
+// start hands over the spec and its files.
+func (t *Task) start(embryo *launch.Embryo, spec *api.Sandbox, files *launch.ContainerFiles) error {
+	spec.Hold, spec.LateTrees = true, true
+	cfg := &launch.Config{Spec: spec, ContainerFiles: *files}
+	var err error
+	if cfg.Listen, err = listenUnix(t.handle.Dir(), controlSocket, unix.SOCK_STREAM); err != nil {
+		return err
+	}
+	defer cfg.Listen.Close()
+	if cfg.Streams, err = listenUnix(t.handle.Dir(), streamsSocket, unix.SOCK_DGRAM); err != nil {
+		return err
+	}
+	defer cfg.Streams.Close()
+	if t.sandbox.process, err = embryo.Start(cfg); err != nil {
+		return err
+	}
+	t.sandbox.control = t.sandbox.process.Control
+	t.donated()
+	return nil
+}
+
+// join adds the container to a running sandbox.
+func (t *Task) join(ctx context.Context, oci *convert.OCI, files *launch.ContainerFiles) error {
+	if err := t.hooks(ctx, hooks.Prestart, hooks.CreateRuntime, hooks.CreateContainer); err != nil {
+		return err
+	}
+	id := newExecID()
+	list := files.Number(oci.Container)
+	if len(list) > control.MaxFiles {
+		return api.Errorf(api.KindLimit, "container %s has %d files, at most %d can join a sandbox", t.o.ID, len(list), control.MaxFiles)
+	}
+	if err := sendFiles(t.sandbox.dir, id, list); err != nil {
+		return err
+	}
+	t.donated()
+	if err := t.sandbox.control.Create(ctx, oci.Container, id); err != nil {
+		return t.explain(err)
+	}
+	return t.noteCreated(control.Started{})
+}
+
+// awaitCreated waits for the sandbox to be up, and enters that.
+func (t *Task) awaitCreated(ctx context.Context) error {
+	report, err := t.sandbox.control.WaitCreated(ctx, t.handle.ID())
+	if err != nil {
+		return t.explain(err)
+	}
+	return t.noteCreated(report)
+}
+
+func (t *Task) noteCreated(report control.Started) error {
+	sandbox, _ := state.Identify(t.sandbox.pid)
+	return t.handle.Update(func(rec *state.Record) error {
+		rec.Phases, rec.Layers, rec.Sandbox = report.Phases, report.Lockdown, sandbox
+		return rec.SetState(api.StateCreated)
+	})
+}
+
+// explain adds a sandbox's last words to the error about its end.
+func (t *Task) explain(err error) error {
+	if !errors.Is(err, control.ErrClosed) || t.sandbox.process == nil {
+		return err
+	}
+	ending := t.sandbox.process.End(endGrace)
+	return lostSandbox(t.sandbox.process.PID, ending, t.log)
+}
+
+// donated closes what the sandbox has by now.
+func (t *Task) donated() {
+	if t.gofer != nil {
+		t.gofer.Donated()
+	}
+	t.closeOpened()
+	t.streams.donated()
+}
+
+// undo takes back a container whose creation failed.
+func (t *Task) undo() {
+	if t.sandbox != nil && t.own {
+		if t.sandbox.process != nil {
+			t.sandbox.process.Kill()
+			t.sandbox.process.End(endGrace)
+		}
+		t.releaseNetwork()
+	}
+	if t.gofer != nil {
+		t.gofer.End(endGrace)
+	}
+	t.streams.close()
+	t.closeOpened()
+	for _, v := range t.volumes {
+		v.Close()
+	}
+	if t.handle == nil {
+		return
+	}
+	rec := t.handle.Record()
+	if err := t.handle.Remove(); err != nil {
+		t.note("%v", err)
+	}
+	if t.o.Self && t.group != nil {
+		// This process is in there: it goes with it.
+		rec.Task.Cgroup = nil
+	}
+	if err := t.r.afterTask(context.Background(), &rec); err != nil {
+		t.note("%v", err)
+	}
+}
+
+// openNetns opens the network namespace that a sandbox is to have. A process that
+// is there for the container alone lives in it.
+func (t *Task) openNetns(n convert.OCINetwork) (*netns.Namespace, error) {
+	switch {
+	case n.Kind == convert.NetworkOfHost:
+		return nil, nil
+	case t.o.Self:
+		return netns.Open("/proc/self/ns/net")
+	case n.Kind == convert.NetworkOfPath:
+		return netns.Open(n.Path)
+	}
+	return netns.New()
+}

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// What a bundle's container has open: its root, volumes, directories of the host
+// and streams.
+
+package container
+
+import (
+	"fmt"
+	"os"
+	"slices"
+
+	"z.gfire.dev/gvx/oci/convert"
+	"z.gfire.dev/gvx/runtime/api"
+	"z.gfire.dev/gvx/runtime/hooks"
+	"z.gfire.dev/gvx/runtime/launch"
+	"z.gfire.dev/gvx/runtime/state"
+)
+
+// open opens all that the container gets. What it returns is closed by
+// [Task.donated] and [Task.finish].
+func (t *Task) open(oci *convert.OCI) (*launch.ContainerFiles, error) {
+	files := &launch.ContainerFiles{}
+	for _, step := range []func(*convert.OCI, *launch.ContainerFiles) error{
+		t.openRootfs, t.openVolumes, t.openTrees, t.openStartHooks, t.openStreams,
+	} {
+		if err := step(oci, files); err != nil {
+			return nil, err
+		}
+	}
+	return files, nil
+}
+
+// openRootfs adds a root of images.
+func (t *Task) openRootfs(oci *convert.OCI, files *launch.ContainerFiles) error {
+	root := t.o.Rootfs
+	if root == nil {
+		return nil
+	}
+	r := &oci.Container.Rootfs
+	for i, f := range root.Layers {
+		r.Layers = append(r.Layers, api.Layer{Format: "erofs", DiffID: root.LayerNames[i]})
+		files.Layers = append(files.Layers, f)
+	}
+	if root.Upper != nil {
+		r.Upper = &api.Volume{Durability: api.DurabilityProcess, Name: root.Upper.Name()}
+		files.UpperVolume = []*os.File{root.Upper}
+		return nil
+	}
+	var err error
+	files.Upper, err = openUpper(t.r.UpperDir)
+	t.closeLater(files.Upper)
+	return err
+}
+
+// openVolumes opens the volumes that annotations and mounts of type ext4 name.
+func (t *Task) openVolumes(oci *convert.OCI, files *launch.ContainerFiles) error {
+	c := oci.Container
+	files.Volumes = make([][]*os.File, len(c.Mounts))
+	var mounts []state.Mount
+	for k := range oci.Volumes {
+		v := &oci.Volumes[k]
+		i := slices.IndexFunc(c.Mounts, func(m api.Mount) bool { return m.Volume != nil && m.Target == v.Target })
+		if i < 0 {
+			return api.Errorf(api.KindInternal, "volume at %s has no mount", v.Target)
+		}
+		if t.r.Volumes == nil {
+			return api.Errorf(api.KindUnsupported, "volume at %s: no place for volumes is known", v.Target)
+		}
+		o, err := t.r.Volumes.Open(v)
+		if err != nil {
+			return err
+		}
+		t.volumes = append(t.volumes, o)
+		files.Volumes[i], c.Mounts[i].Volume.Name = o.Files, o.Title()
+		mounts = append(mounts, state.Mount{
+			Name: o.Name, Source: o.Path, Files: o.Paths, Target: v.Target, ReadOnly: v.ReadOnly, Clone: v.Clone != "",
+		})
+	}
+	if len(mounts) == 0 {
+		return nil
+	}
+	return t.handle.Update(func(rec *state.Record) error {
+		rec.Mounts = mounts
+		return nil
+	})
+}
+
+// openTrees starts a gofer for the directories and files of the host.
+func (t *Task) openTrees(oci *convert.OCI, files *launch.ContainerFiles) error {
+	c := oci.Container
+	var err error
+	t.gofer, err = startGofer(treesOf(c), &launch.GoferConfig{Log: t.log.File(), LogLevel: t.r.LogLevel})
+	if err != nil || t.gofer == nil {
+		return err
+	}
+	if t.group != nil && !t.o.Self {
+		if err := t.group.Add(t.gofer.PID()); err != nil {
+			return err
+		}
+	}
+	sockets := t.gofer.Sockets()
+	if c.Rootfs.Host != nil {
+		files.RootTree, sockets = sockets[0], sockets[1:]
+	}
+	files.Trees = make([]*os.File, len(c.Mounts))
+	for i := range c.Mounts {
+		if c.Mounts[i].Host != nil {
+			files.Trees[i], sockets = sockets[0], sockets[1:]
+		}
+	}
+	return nil
+}
+
+// openStartHooks has the guest's own first process run the hooks of the start.
+func (t *Task) openStartHooks(oci *convert.OCI, files *launch.ContainerFiles) error {
+	list := hooks.Of(t.spec.Hooks, hooks.StartContainer)
+	if len(list) == 0 {
+		return nil
+	}
+	rec := t.handle.Record()
+	st := taskState(&rec)
+	st.Pid = 1
+	var err error
+	if oci.Container.StartHooks, err = hooks.Argument(st.State, list); err != nil {
+		return err
+	}
+	files.Init, err = os.Open("/proc/self/exe")
+	t.closeLater(files.Init)
+	if err != nil {
+		return fmt.Errorf("open the program that runs startContainer hooks: %w", err)
+	}
+	return nil
+}
+
+// openStreams finds the streams that are donated.
+func (t *Task) openStreams(oci *convert.OCI, files *launch.ContainerFiles) error {
+	s, err := newTaskStreams(oci.Container.Process.Terminal, t.o.Stdin, t.o.Stdout, t.o.Stderr)
+	if err != nil {
+		return err
+	}
+	t.streams = s
+	files.Stdin, files.Stdout, files.Stderr = s.guest[0], s.guest[1], s.guest[2]
+	return nil
+}
+
+// closeLater closes a file once it has been donated.
+func (t *Task) closeLater(f *os.File) {
+	if f != nil {
+		t.opened = append(t.opened, f)
+	}
+}
