@@ -18,6 +18,7 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/fsimpl/host"
 	"gvisor.dev/gvisor/pkg/sentry/fsimpl/nsfs"
 	"gvisor.dev/gvisor/pkg/sentry/kernel"
+	"gvisor.dev/gvisor/pkg/sentry/kernel/auth"
 	"gvisor.dev/gvisor/pkg/sentry/vfs"
 
 	"z.gfire.dev/gvx/runtime/api"
@@ -35,6 +36,8 @@ type container struct {
 	initFile *vfs.FileDescription
 	// confine narrows the first process down once it is made, before it runs.
 	confine func(*kernel.ThreadGroup)
+	// userns is the container's user namespace, most often the sandbox's.
+	userns *auth.UserNamespace
 	// mns is the container's mount namespace, held until it has ended: its
 	// volumes have to be there to be brought to rest.
 	mns     *vfs.MountNamespace
@@ -226,17 +229,17 @@ func (sb *sandbox) takeNamespaces(c *container, args *kernel.CreateProcessArgs) 
 	}
 	ctx := sb.k.SupervisorContext()
 	if ns.pid == nil {
-		ns.pid = sb.k.RootPIDNamespace().NewChild(ctx, sb.k, sb.userns)
+		ns.pid = sb.k.RootPIDNamespace().NewChild(ctx, sb.k, c.userns)
 	}
 	if ns.ipc == nil {
-		ns.ipc = kernel.NewIPCNamespace(sb.userns)
+		ns.ipc = kernel.NewIPCNamespace(c.userns)
 		if err := ns.ipc.InitPosixQueues(ctx, sb.k.VFS(), args.Credentials); err != nil {
 			return fmt.Errorf("make the container's message queues: %w", err)
 		}
 		ns.ipc.SetInode(sb.namespaceInode(ns.ipc))
 	}
 	if ns.uts == nil {
-		ns.uts = kernel.NewUTSNamespace(c.spec.Hostname, c.spec.Domainname, sb.userns)
+		ns.uts = kernel.NewUTSNamespace(c.spec.Hostname, c.spec.Domainname, c.userns)
 		ns.uts.SetInode(sb.namespaceInode(ns.uts))
 	}
 	args.PIDNamespace, args.IPCNamespace, args.UTSNamespace = ns.pid, ns.ipc, ns.uts

@@ -18,7 +18,6 @@ import (
 	"gvisor.dev/gvisor/pkg/abi/linux"
 	"gvisor.dev/gvisor/pkg/sentry/fsimpl/host"
 	"gvisor.dev/gvisor/pkg/sentry/kernel"
-	"gvisor.dev/gvisor/pkg/sentry/kernel/auth"
 	"gvisor.dev/gvisor/pkg/sentry/vfs"
 
 	"z.gfire.dev/gvx/runtime/api"
@@ -221,7 +220,7 @@ func execProcess(req *controlv1.ExecRequest) (*api.Process, error) {
 // startExec makes and starts the process.
 func (sb *sandbox) startExec(ctx context.Context, c *container, init *kernel.ThreadGroup, p *api.Process, req *controlv1.ExecRequest) (*execution, error) {
 	e := &execution{primary: -1, detached: make(chan struct{})}
-	x := &container{spec: &api.Container{ID: c.spec.ID, Process: *p, InitFD: api.NoFD, Explicit: c.spec.Explicit}}
+	x := &container{spec: &api.Container{ID: c.spec.ID, Process: *p, InitFD: api.NoFD, Explicit: c.spec.Explicit}, userns: c.userns}
 	program := -1
 	if !req.GetDetach() || p.Terminal {
 		set, err := sb.streams.takeStreams(ctx, req.GetExec())
@@ -294,7 +293,7 @@ func (sb *sandbox) createExec(x *container, init *kernel.ThreadGroup, e *executi
 	if mns == nil {
 		return errNotStarted // It is on its way out.
 	}
-	creds := auth.NewRootCredentials(sb.userns)
+	creds := containerRoot(x.userns)
 	args := sb.processArgs(x.spec, creds)
 	args.MountNamespace, args.PIDNamespace = mns, leader.PIDNamespace()
 	args.InitialCgroupV2, args.CgroupNamespace = leader.Cgroup2(), leader.CgroupNamespace()
@@ -309,7 +308,7 @@ func (sb *sandbox) createExec(x *container, init *kernel.ThreadGroup, e *executi
 			mns.DecRef(ctx)
 		}
 	}()
-	m := &mounter{sb: sb, spec: x.spec, ctx: ctx, vfs: sb.k.VFS(), creds: creds, root: mns.Root(ctx)}
+	m := &mounter{sb: sb, spec: x.spec, ctx: ctx, vfs: sb.k.VFS(), creds: creds, root: mns.Root(ctx), userns: x.userns}
 	defer m.root.DecRef(ctx)
 	x.args = args
 	if err := sb.prepareExec(m, x, owned, program); err != nil {

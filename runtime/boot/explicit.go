@@ -20,6 +20,7 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/fsimpl/proc"
 	"gvisor.dev/gvisor/pkg/sentry/fsimpl/sys"
 	"gvisor.dev/gvisor/pkg/sentry/fsimpl/tmpfs"
+	"gvisor.dev/gvisor/pkg/sentry/kernel/auth"
 	"gvisor.dev/gvisor/pkg/sentry/vfs"
 
 	"z.gfire.dev/gvx/runtime/api"
@@ -210,16 +211,21 @@ func (m *mounter) makeNode(root vfs.VirtualDentry, name string, d *api.Device) e
 	kind := map[api.DeviceType]linux.FileMode{api.DeviceChar: linux.ModeCharacterDevice, api.DeviceBlock: linux.ModeBlockDevice, api.DeviceFIFO: linux.ModeNamedPipe}[d.Type]
 	pop := pathAt(root, name)
 	pop.FollowFinalSymlink = false
-	if err := m.vfs.MknodAt(m.ctx, m.creds, pop, &vfs.MknodOptions{
+	a := m.admin()
+	if err := m.vfs.MknodAt(a.ctx, a.creds, pop, &vfs.MknodOptions{
 		Mode: kind | linux.FileMode(d.Mode&0o777), DevMajor: d.Major, DevMinor: d.Minor,
 	}); err != nil {
 		return err
 	}
-	if d.UID == 0 && d.GID == 0 {
+	uid, gid := m.userns.MapToKUID(auth.UID(d.UID)), m.userns.MapToKGID(auth.GID(d.GID))
+	if !uid.Ok() || !gid.Ok() {
+		return api.Errorf(api.KindInvalid, "its owner %d:%d has no mapping in the user namespace", d.UID, d.GID)
+	}
+	if uid == auth.RootKUID && gid == auth.RootKGID {
 		return nil
 	}
-	return m.vfs.SetStatAt(m.ctx, m.creds, pop, &vfs.SetStatOptions{
-		Stat: linux.Statx{Mask: linux.STATX_UID | linux.STATX_GID, UID: d.UID, GID: d.GID},
+	return m.vfs.SetStatAt(a.ctx, a.creds, pop, &vfs.SetStatOptions{
+		Stat: linux.Statx{Mask: linux.STATX_UID | linux.STATX_GID, UID: uint32(uid), GID: uint32(gid)},
 	})
 }
 

@@ -128,7 +128,7 @@ func filesOf(t *testing.T, sb *sandbox, c *container) *guestFiles {
 	ctx := inNamespace{args.NewContext(sb.k), c.mns}
 	root := c.mns.Root(ctx)
 	t.Cleanup(func() { root.DecRef(ctx) })
-	return &guestFiles{t, &mounter{sb: sb, spec: c.spec, ctx: ctx, vfs: sb.k.VFS(), creds: args.Credentials, root: root}}
+	return &guestFiles{t, &mounter{sb: sb, spec: c.spec, ctx: ctx, vfs: sb.k.VFS(), creds: args.Credentials, root: root, userns: c.userns}}
 }
 
 func (g *guestFiles) stat(name string) linux.Statx {
@@ -284,7 +284,9 @@ func TestGuardedPaths(t *testing.T) {
 
 func TestFilledAndSharedTmpfs(t *testing.T) {
 	spec := explicitSpec(t, "c")
-	spec.Mounts = append(spec.Mounts, api.Mount{Type: api.MountTmpfs, Target: "/srv", CopyUp: true})
+	// A mount point that the file system itself would not make.
+	spec.Mounts[5].ReadOnly = false
+	spec.Mounts = append(spec.Mounts, api.Mount{Type: api.MountTmpfs, Target: "/srv", CopyUp: true}, api.Mount{Type: api.MountTmpfs, Target: "/sys/fs/x/y"})
 	spec.Mounts[3].Shared, spec.Mounts[3].ReadOnly = "pod", true
 	sb := testSandbox(t, spec)
 	g := prepared(t, sb, sb.first)
@@ -369,6 +371,47 @@ func TestHostileExplicit(t *testing.T) {
 		sb := testSandbox(t, spec)
 		if err := sb.prepareContainer(sb.first); err == nil {
 			t.Errorf("%s is taken", name)
+		}
+	}
+}
+
+func TestUserNamespace(t *testing.T) {
+	spec := explicitSpec(t, "c")
+	spec.Process.Account = &api.Account{UID: 1000, GID: 1000, Groups: []uint32{5}}
+	mapping := []api.IDMapping{{Inside: 0, Outside: 100000, Size: 65536}}
+	spec.Namespaces.User = &api.UserNamespace{UIDs: mapping, GIDs: mapping}
+	spec.Devices = []api.Device{{Path: "/dev/x", Type: api.DeviceChar, Major: 1, Minor: 3, Mode: 0o666, UID: 7, GID: 8}}
+	spec.Sysctls = map[string]string{"net.ipv4.ip_local_port_range": "2000 3000"}
+	sb := testSandbox(t, spec)
+	g := prepared(t, sb, sb.first)
+	creds := sb.first.args.Credentials
+	if creds.RealKUID != 101000 || creds.ExtraKGIDs[0] != 100005 || creds.UserNamespace != sb.first.userns || sb.first.userns == sb.userns {
+		t.Errorf("credentials %+v", creds)
+	}
+	for name, owner := range map[string]uint32{"/dev": 100000, "/dev/shm": 100000, "/dev/x": 100007, "/dev/null": 100000, "/etc": 0} {
+		if st := g.stat(name); st.UID != owner {
+			t.Errorf("%s belongs to %d, want %d", name, st.UID, owner)
+		}
+	}
+	if ns := sb.k.RootNetworkNamespace().UserNamespace(); ns != sb.first.userns {
+		t.Error("the network is not the container's own")
+	}
+	second := newContainer(explicitSpec(t, "d"))
+	second.spec.Namespaces.User = &api.UserNamespace{UIDs: mapping, GIDs: mapping}
+	second.spec.Process.Account.UID = 70000
+	sb.containers["d"] = second
+	if err := sb.prepareContainer(second); api.KindOf(err) != api.KindInvalid {
+		t.Errorf("a uid without a mapping: %v", err)
+	}
+	if second.userns != sb.first.userns {
+		t.Error("the same mappings made another user namespace")
+	}
+	for name, list := range map[string][]api.IDMapping{
+		"overlapping": {{Inside: 0, Outside: 1000, Size: 10}, {Inside: 5, Outside: 2000, Size: 10}},
+		"twice":       {{Inside: 0, Outside: 1000, Size: 10}, {Inside: 50, Outside: 1005, Size: 10}},
+	} {
+		if _, err := sb.usernses.of(sb.userns, &api.UserNamespace{UIDs: list, GIDs: list}); api.KindOf(err) != api.KindInvalid {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

@@ -160,7 +160,12 @@ func (sb *sandbox) newKernel() error {
 		return err
 	}
 	userns := auth.NewRootUserNamespace()
-	netns, err := sb.newRootNetworkNamespace(parts.timekeeper, userns, k)
+	// The namespaces are those of the first container.
+	owner, err := sb.usernses.of(userns, sb.spec.Container.Namespaces.User)
+	if err != nil {
+		return err
+	}
+	netns, err := sb.newRootNetworkNamespace(parts.timekeeper, owner, k)
 	if err != nil {
 		return err
 	}
@@ -174,9 +179,9 @@ func (sb *sandbox) newKernel() error {
 		ApplicationCores:     uint(sb.head.Cores),
 		Vdso:                 parts.vdso,
 		VdsoParams:           parts.params,
-		RootUTSNamespace:     kernel.NewUTSNamespace(sb.spec.Hostname, sb.spec.Domainname, userns),
-		RootIPCNamespace:     kernel.NewIPCNamespace(userns),
-		RootPIDNamespace:     kernel.NewRootPIDNamespace(userns),
+		RootUTSNamespace:     kernel.NewUTSNamespace(sb.spec.Hostname, sb.spec.Domainname, owner),
+		RootIPCNamespace:     kernel.NewIPCNamespace(owner),
+		RootPIDNamespace:     kernel.NewRootPIDNamespace(owner),
 		MaxFDLimit:           kernel.MaxFdLimit,
 		Cgroup2FSInit:        cgroup2fs.NewFilesystem,
 	}); err != nil {

@@ -3,11 +3,13 @@
 package boot
 
 import (
+	"errors"
 	"fmt"
 	"path"
 
 	"gvisor.dev/gvisor/pkg/abi/linux"
 	"gvisor.dev/gvisor/pkg/context"
+	gverrors "gvisor.dev/gvisor/pkg/errors"
 	"gvisor.dev/gvisor/pkg/errors/linuxerr"
 	"gvisor.dev/gvisor/pkg/fspath"
 	"gvisor.dev/gvisor/pkg/log"
@@ -314,7 +316,12 @@ func (m *mounter) makeDirectories(dir string) error {
 	}
 	opts := vfs.MkdirOptions{Mode: 0o755}
 	err := m.vfs.MkdirAllAt(m.ctx, dir, m.root, m.creds, &opts, true)
-	if linuxerr.Equals(linuxerr.EROFS, err) {
+	if caused(linuxerr.EACCES, err) && m.spec.Rootfs.Host == nil {
+		// An image's directories belong to nobody in a user namespace.
+		m = m.admin()
+		err = m.vfs.MkdirAllAt(m.ctx, dir, m.root, m.creds, &opts, true)
+	}
+	if caused(linuxerr.EROFS, err) || caused(linuxerr.EPERM, err) {
 		// A read-only parent, /sys say, takes a mount point that exists in
 		// the Sentry's memory only.
 		opts.ForSyntheticMountpoint = true
@@ -324,6 +331,17 @@ func (m *mounter) makeDirectories(dir string) error {
 		return fmt.Errorf("make directory %s: %w", dir, err)
 	}
 	return nil
+}
+
+// caused reports whether an error has the given one in its chain, where gVisor
+// looks at its end only.
+func caused(e *gverrors.Error, err error) bool {
+	for ; err != nil; err = errors.Unwrap(err) {
+		if linuxerr.Equals(e, err) {
+			return true
+		}
+	}
+	return false
 }
 
 // pathAt is the path operation for an absolute path below root.

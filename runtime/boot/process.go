@@ -34,6 +34,9 @@ func (sb *sandbox) prepareContainer(c *container) error {
 	spec := c.spec
 	creds := auth.NewRootCredentials(sb.userns)
 	rootArgs := sb.processArgs(spec, creds)
+	if err := sb.takeUserNamespace(c); err != nil {
+		return err
+	}
 	if err := sb.takeNamespaces(c, &rootArgs); err != nil {
 		return err
 	}
@@ -43,7 +46,7 @@ func (sb *sandbox) prepareContainer(c *container) error {
 	}
 	rootArgs.Limits = ls
 	m := &mounter{
-		sb: sb, spec: spec, vfs: sb.k.VFS(), creds: creds,
+		sb: sb, spec: spec, vfs: sb.k.VFS(), creds: creds, userns: c.userns,
 		ctx: rootArgs.NewContext(sb.k),
 	}
 	defer func() { c.volumes = m.volumes }()
@@ -61,6 +64,9 @@ func (sb *sandbox) prepareContainer(c *container) error {
 	defer m.root.DecRef(m.ctx)
 	// Paths below resolve as the container's root sees them.
 	rootArgs.MountNamespace = mns
+	// The root file system is the sandbox's business, all else the container's.
+	m.creds = containerRoot(c.userns)
+	rootArgs.Credentials = m.creds
 	m.ctx = inNamespace{rootArgs.NewContext(sb.k), mns}
 	for _, step := range []func() error{m.mountDefaults, m.mountExtra, m.makeDevices, m.placeFiles, m.placeMtab} {
 		if err := step(); err != nil {
@@ -68,11 +74,11 @@ func (sb *sandbox) prepareContainer(c *container) error {
 		}
 	}
 	if c == sb.first {
-		if err := m.writeSysctls(sb.spec.Sysctls); err != nil {
+		if err := m.admin().writeSysctls(sb.spec.Sysctls); err != nil {
 			return err
 		}
 	}
-	if err := m.writeSysctls(spec.Sysctls); err != nil {
+	if err := m.admin().writeSysctls(spec.Sysctls); err != nil {
 		return err
 	}
 	sb.timeline.reached("file systems mounted")
@@ -155,7 +161,9 @@ func (m *mounter) describeProcess(p *api.Process, args *kernel.CreateProcessArgs
 	if err != nil {
 		return nil, err
 	}
-	args.Credentials = auth.NewUserCredentials(auth.KUID(acc.uid), auth.KGID(acc.gid), acc.groups, caps, m.sb.userns)
+	if args.Credentials, err = credentials(m.userns, acc, caps); err != nil {
+		return nil, err
+	}
 	args.Argv, args.Envv = p.Args, m.completeEnv(p.Env, acc.home)
 	if p.Account != nil && p.Account.Umask != nil {
 		args.Umask = uint(*p.Account.Umask)
@@ -179,8 +187,8 @@ func (sb *sandbox) importStdio(c *container, acc *account) error {
 	tty, err := fdimport.Import(ctx, table, map[int]*fd.FD{0: in, 1: out, 2: errs}, fdimport.ImportOptions{
 		Console:       p.Terminal,
 		Restorable:    true,
-		UID:           auth.KUID(acc.uid),
-		GID:           auth.KGID(acc.gid),
+		UID:           c.args.Credentials.EffectiveKUID,
+		GID:           c.args.Credentials.EffectiveKGID,
 		ContainerName: c.spec.ID,
 		SupportTTYs:   true,
 	})

@@ -29,6 +29,9 @@ type mounter struct {
 	ctx   context.Context
 	vfs   *vfs.VirtualFilesystem
 	creds *auth.Credentials
+	// userns is the container's user namespace, whose root creds are from once the
+	// root is mounted.
+	userns *auth.UserNamespace
 	// root is the container's root once it is mounted; mounter owns a reference.
 	root vfs.VirtualDentry
 	// volumes are those that were mounted.
@@ -52,6 +55,14 @@ func (c inNamespace) Value(key any) any {
 		return c.mns
 	}
 	return c.Context.Value(key)
+}
+
+// admin is m with all rights, for what a container's own root may not do.
+func (m *mounter) admin() *mounter {
+	a := *m
+	a.creds = auth.NewRootCredentials(m.sb.userns)
+	a.ctx = auth.ContextWithCredentials(m.ctx, a.creds)
+	return &a
 }
 
 // at is the path operation for an absolute guest path, following symlinks

@@ -31,6 +31,7 @@ type sandbox struct {
 	memoryFD int
 	// treesFD is the lowest of the descriptors to the gofer, see reserveTrees.
 	treesFD     int
+	usernses    userNamespaces
 	cgroupMount *vfs.Mount
 	cgroups     guestCgroups
 	watchdog    *watchdog.Watchdog

@@ -15,7 +15,6 @@ import (
 	"gvisor.dev/gvisor/pkg/context"
 	"gvisor.dev/gvisor/pkg/errors/linuxerr"
 	"gvisor.dev/gvisor/pkg/log"
-	"gvisor.dev/gvisor/pkg/sentry/kernel/auth"
 	"gvisor.dev/gvisor/pkg/sentry/vfs"
 	"gvisor.dev/gvisor/pkg/usermem"
 
@@ -37,7 +36,7 @@ const (
 // account is what a process runs as.
 type account struct {
 	uid, gid uint32
-	groups   []auth.KGID
+	groups   []uint32
 	home     string
 }
 
@@ -92,7 +91,7 @@ func lookupAccount(form string, additional []string, passwd, group []byte) (*acc
 		for _, g := range groups {
 			for _, member := range g.members {
 				if member == user.name {
-					a.groups = append(a.groups, auth.KGID(g.gid))
+					a.groups = append(a.groups, g.gid)
 					break
 				}
 			}
@@ -103,7 +102,7 @@ func lookupAccount(form string, additional []string, passwd, group []byte) (*acc
 		if err != nil {
 			return nil, err
 		}
-		a.groups = append(a.groups, auth.KGID(gid))
+		a.groups = append(a.groups, gid)
 	}
 	if len(a.groups) > maxGroups {
 		return nil, api.Errorf(api.KindLimit, "user %s: %d supplementary groups, at most %d", userName, len(a.groups), maxGroups)
@@ -218,9 +217,7 @@ func (m *mounter) resolveAccount(p *api.Process) (*account, error) {
 // runc does not fail for it either.
 func (m *mounter) numericAccount(p *api.Process) (*account, error) {
 	a := &account{uid: p.Account.UID, gid: p.Account.GID, home: "/"}
-	for _, g := range p.Account.Groups {
-		a.groups = append(a.groups, auth.KGID(g))
-	}
+	a.groups = append(a.groups, p.Account.Groups...)
 	if slices.ContainsFunc(p.Env, func(e string) bool { return strings.HasPrefix(e, "HOME=") }) {
 		return a, nil
 	}

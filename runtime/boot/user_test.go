@@ -6,8 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"gvisor.dev/gvisor/pkg/sentry/kernel/auth"
-
 	"z.gfire.dev/gvx/runtime/api"
 )
 
@@ -33,17 +31,17 @@ func TestLookupAccount(t *testing.T) {
 		form       string
 		additional []string
 		uid, gid   uint32
-		groups     []auth.KGID
+		groups     []uint32
 		home       string
 	}{
 		{form: "", uid: 0, gid: 0, home: "/root"},
-		{form: "postgres", uid: 101, gid: 104, groups: []auth.KGID{103, 999}, home: "/var/lib/postgresql"},
-		{form: "101", uid: 101, gid: 104, groups: []auth.KGID{103, 999}, home: "/var/lib/postgresql"},
+		{form: "postgres", uid: 101, gid: 104, groups: []uint32{103, 999}, home: "/var/lib/postgresql"},
+		{form: "101", uid: 101, gid: 104, groups: []uint32{103, 999}, home: "/var/lib/postgresql"},
 		{form: "postgres:root", uid: 101, gid: 0, home: "/var/lib/postgresql"},
 		{form: "postgres:4242", uid: 101, gid: 4242, home: "/var/lib/postgresql"},
 		{form: "4242", uid: 4242, gid: 0, home: "/"},
 		{form: "4242:docker", uid: 4242, gid: 999, home: "/"},
-		{form: "daemon", additional: []string{"docker", "7"}, uid: 1, gid: 1, groups: []auth.KGID{103, 999, 7}, home: "/usr/sbin"},
+		{form: "daemon", additional: []string{"docker", "7"}, uid: 1, gid: 1, groups: []uint32{103, 999, 7}, home: "/usr/sbin"},
 		// A user whose name is a number wins over the number.
 		{form: "1234", uid: 55, gid: 66, home: "/home/number"},
 	} {
