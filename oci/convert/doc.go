@@ -87,7 +87,7 @@ type Options struct {
 	DNSSearch []string          `json:"dnsSearch,omitempty"`
 	DNSOption []string          `json:"dnsOption,omitempty"`
 	Sysctls   map[string]string `json:"sysctls,omitempty"`
-	// Network is a mode's name; Publish and Egress are for NetworkNAT.
+	// Network is a mode's name, or ns:PATH for NetworkNetns; Publish and Egress are for NetworkNAT.
 	Network string `json:"network,omitempty"`
 	// NoPacketWrite keeps packet sockets from sending.
 	NoPacketWrite bool             `json:"noPacketWrite,omitempty"`
@@ -95,6 +95,8 @@ type Options struct {
 	Egress        []api.EgressRule `json:"egress,omitempty"`
 	// IPv6 says that the host has it, and so the guest.
 	IPv6 bool `json:"ipv6,omitempty"`
+	// OwnAddress is the guest's where its network is a namespace of the host.
+	OwnAddress string `json:"ownAddress,omitempty"`
 
 	Labels      map[string]string `json:"labels,omitempty"`
 	Annotations map[string]string `json:"annotations,omitempty"`
@@ -190,6 +192,9 @@ func Sandbox(in Input) (*api.Sandbox, error) {
 	}
 	if o.nat() {
 		s.Network.Mode, s.Network.IPv6 = api.NetworkNAT, o.IPv6
+	}
+	if _, ok := NetworkNamespace(o.Network); ok {
+		s.Network.Mode = api.NetworkNetns
 	}
 	if s.Container.ShmSizeBytes == 0 {
 		s.Container.ShmSizeBytes = DefaultShmSizeBytes

@@ -77,7 +77,7 @@ func hosts(o *Options, hostname string) []byte {
 	}
 	// Without a network the host has no address of its own; programs that
 	// resolve their own name (sudo, Java) need one all the same.
-	own := "127.0.1.1"
+	own := first(o.OwnAddress, "127.0.1.1")
 	if o.nat() {
 		own = api.NATGuest
 	}
@@ -104,6 +104,9 @@ func resolvConf(o *Options) []byte {
 	}
 	if len(o.DNSOption) > 0 {
 		fmt.Fprintf(&b, "options %s\n", strings.Join(o.DNSOption, " "))
+	}
+	if _, ok := NetworkNamespace(o.Network); ok && b.Len() == 0 {
+		return []byte("# no name servers: give some with --dns\n")
 	}
 	if b.Len() == 0 {
 		return []byte("# no name servers: this sandbox has no network\n")

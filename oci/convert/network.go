@@ -28,10 +28,28 @@ func ParseNetwork(s string) (string, error) {
 		return string(api.NetworkNAT), nil
 	case string(api.NetworkNone):
 		return s, nil
+	case namespaceWord:
+		return "", api.Errorf(api.KindInvalid, "network %q: want ns:PATH, such as ns:/run/netns/NAME", s)
 	case "host":
 		return "", api.Errorf(api.KindUnsupported, "network \"host\": a sandbox never gets the host's own network: publish ports with -p, and reach the host's loopback at %s with --egress allow=127.0.0.1:PORT", api.NATGateway)
 	}
-	return "", api.Errorf(api.KindInvalid, "network %q not found: want nat or none", s)
+	if path, ok := NetworkNamespace(s); ok {
+		if !filepath.IsAbs(path) || strings.IndexByte(path, 0) >= 0 {
+			return "", api.Errorf(api.KindInvalid, "network %q: the path of a network namespace must be absolute", s)
+		}
+		return namespaceWord + ":" + filepath.Clean(path), nil
+	}
+	return "", api.Errorf(api.KindInvalid, "network %q not found: want nat, none or ns:PATH", s)
+}
+
+// namespaceWord is podman's word for a network namespace of the host.
+const namespaceWord = "ns"
+
+// NetworkNamespace returns the path of the network namespace that a network's
+// name leads to.
+func NetworkNamespace(network string) (path string, ok bool) {
+	word, path, ok := strings.Cut(network, ":")
+	return path, ok && word == namespaceWord
 }
 
 // ParsePublish reads docker's [[IP:][HOST]:]GUEST[/tcp|/udp], where both

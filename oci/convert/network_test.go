@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	ispec "github.com/opencontainers/image-spec/specs-go/v1"
+
 	"z.gfire.dev/gvx/runtime/api"
 )
 
@@ -45,14 +47,47 @@ func TestParsePublish(t *testing.T) {
 }
 
 func TestParseNetwork(t *testing.T) {
-	for s, want := range map[string]string{"": "nat", "bridge": "nat", "default": "nat", "nat": "nat", "none": "none"} {
+	for s, want := range map[string]string{"": "nat", "bridge": "nat", "default": "nat", "nat": "nat", "none": "none", "ns:/run//netns/x": "ns:/run/netns/x"} {
 		if got, err := ParseNetwork(s); err != nil || got != want {
 			t.Errorf("%q: %q, %v", s, got, err)
 		}
 	}
-	for s, want := range map[string]api.Kind{"host": api.KindUnsupported, "mine": api.KindInvalid} {
+	for s, want := range map[string]api.Kind{
+		"host": api.KindUnsupported, "mine": api.KindInvalid, "ns": api.KindInvalid, "ns:": api.KindInvalid, "ns:rel": api.KindInvalid,
+	} {
 		if _, err := ParseNetwork(s); api.KindOf(err) != want {
 			t.Errorf("%q: %v", s, err)
 		}
+	}
+}
+
+// TestNetworkNamespace: a guest there has the namespace's address, and the name
+// servers that it was given.
+func TestNetworkNamespace(t *testing.T) {
+	if path, ok := NetworkNamespace("ns:/run/netns/x"); !ok || path != "/run/netns/x" {
+		t.Errorf("got %q, %v", path, ok)
+	}
+	for _, other := range []string{"", "nat", "none", "nsx:/a"} {
+		if _, ok := NetworkNamespace(other); ok {
+			t.Errorf("%q leads to a namespace", other)
+		}
+	}
+	o := Options{Network: "ns:/run/netns/x", OwnAddress: "10.1.2.3", DNS: []string{"10.1.2.1"}}
+	s, err := Sandbox(Input{ID: strings.Repeat("a", 64), Cores: 2, Options: o, Image: ispec.ImageConfig{Cmd: []string{"true"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Network.Mode != api.NetworkNetns || s.Network.BrokerFD != api.NoFD {
+		t.Errorf("got %+v", s.Network)
+	}
+	if text := string(hosts(&o, "h")); !strings.Contains(text, "10.1.2.3\th\n") {
+		t.Errorf("hosts: %s", text)
+	}
+	if text := string(resolvConf(&o)); text != "nameserver 10.1.2.1\n" {
+		t.Errorf("resolv.conf: %s", text)
+	}
+	o.DNS = nil
+	if text := string(resolvConf(&o)); !strings.Contains(text, "--dns") {
+		t.Errorf("resolv.conf without servers: %s", text)
 	}
 }

@@ -150,6 +150,9 @@ func (sb *sandbox) boot() error {
 	if err := sb.newKernel(); err != nil {
 		return err
 	}
+	if err := sb.attachLinks(sb.spec.Network.Links); err != nil {
+		return err
+	}
 	if err := sb.setupCgroups(); err != nil {
 		return err
 	}

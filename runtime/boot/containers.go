@@ -380,10 +380,15 @@ func (sb *sandbox) discard(c *container) {
 }
 
 // Start implements controlv1.SandboxService.
-func (s *service) Start(_ context.Context, req *controlv1.StartRequest) (*controlv1.StartResponse, error) {
+func (s *service) Start(ctx context.Context, req *controlv1.StartRequest) (*controlv1.StartResponse, error) {
 	c, err := s.sb.container(req.GetContainer())
 	if err != nil {
 		return nil, err
+	}
+	if doc := req.GetLinks(); len(doc) > 0 {
+		if err := s.sb.takeLinks(ctx, req.GetFiles(), doc); err != nil {
+			return nil, err
+		}
 	}
 	return &controlv1.StartResponse{}, s.sb.startContainer(c)
 }

@@ -86,10 +86,18 @@ func (m *stackMaker) CreateStack() (inet.Stack, error) {
 	return netstack.NewStack(s, m.ids.UniqueID()), nil
 }
 
+// Ports of sockets that ask for none are Linux' default ones: programs rely on
+// those above to be free, and on a host's interface they are the host's
+// ([api.HostPortFirst]).
+const firstLocalPort, lastLocalPort = 32768, 60999
+
 // tuneStack sets what Linux has by default.
 func tuneStack(s *stack.Stack) error {
 	if err := tuneTCP(s); err != nil {
 		return err
+	}
+	if err := s.SetPortRange(firstLocalPort, lastLocalPort); err != nil {
+		return fmt.Errorf("set the range of local ports: %s", err)
 	}
 	ttl := tcpip.DefaultTTLOption(netstack.DefaultTTL)
 	for _, proto := range []tcpip.NetworkProtocolNumber{ipv4.ProtocolNumber, ipv6.ProtocolNumber} {

@@ -112,6 +112,9 @@ func networkDocumentOf(rec *state.Record) networkDocument {
 			d.GlobalIPv6Address, d.GlobalIPv6PrefixLen, d.IPv6Gateway = api.NATGuest6, api.NATPrefixBits6, api.NATGateway6
 		}
 	}
+	if rec.State == api.StateRunning {
+		d.links(rec.Links)
+	}
 	for _, p := range openPorts(rec) {
 		b := bindingDocument{HostIP: p.HostIP.String(), HostPort: fmt.Sprint(p.HostPort)}
 		if p.Path != "" {
@@ -120,4 +123,30 @@ func networkDocumentOf(rec *state.Record) networkDocument {
 		d.Ports[p.Guest()] = append(d.Ports[p.Guest()], b)
 	}
 	return d
+}
+
+// links fills in the first address of each kind, and where everything else goes.
+func (d *networkDocument) links(links []api.Link) {
+	for i := range links {
+		if links[i].Loopback {
+			continue
+		}
+		for _, a := range links[i].Addresses {
+			switch {
+			case a.Addr().Is4() && d.IPAddress == "":
+				d.IPAddress, d.IPPrefixLen = a.Addr().String(), a.Bits()
+			case a.Addr().Is6() && a.Addr().IsGlobalUnicast() && d.GlobalIPv6Address == "":
+				d.GlobalIPv6Address, d.GlobalIPv6PrefixLen = a.Addr().String(), a.Bits()
+			}
+		}
+		for _, r := range links[i].Routes {
+			switch {
+			case r.Destination.Bits() != 0 || !r.Gateway.IsValid():
+			case r.Gateway.Is4() && d.Gateway == "":
+				d.Gateway = r.Gateway.String()
+			case r.Gateway.Is6() && d.IPv6Gateway == "":
+				d.IPv6Gateway = r.Gateway.String()
+			}
+		}
+	}
 }

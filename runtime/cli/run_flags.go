@@ -86,7 +86,7 @@ func (f *runFlags) register(cmd *cobra.Command) {
 	fl.BoolVar(&f.privileged, "privileged", false, "Give extended privileges to this container, inside its own kernel")
 	fl.StringArrayVar(&f.securityOpts, "security-opt", nil, "Security Options")
 
-	fl.StringVar(&f.network, "network", string(api.NetworkNAT), `Connect the container to a network ("nat", "none")`)
+	fl.StringVar(&f.network, "network", string(api.NetworkNAT), `Connect the container to a network ("nat", "none", "ns:PATH"): the last takes over the interfaces of a network namespace of the host`)
 	fl.StringVar(&f.network, "net", "", "")
 	_ = fl.MarkHidden("net") // docker's old spelling
 	fl.StringArrayVarP(&f.publish, "publish", "p", nil, "Publish a container's port to the host: [[IP:]HOST:]PORT[/udp] or unix:PATH:PORT; IP is 127.0.0.1 unless given")

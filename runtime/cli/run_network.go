@@ -34,9 +34,12 @@ func (f *runFlags) connect(o *convert.Options) error {
 		return err
 	}
 	for _, s := range f.addHosts {
-		if o.Network == string(api.NetworkNone) && strings.HasSuffix(s, "host-gateway") {
-			return api.Errorf(api.KindUnsupported, "add-host %q: without a network there is no host gateway", s)
+		if o.Network != string(api.NetworkNAT) && strings.HasSuffix(s, "host-gateway") {
+			return api.Errorf(api.KindUnsupported, "add-host %q: without the network \"nat\" there is no host gateway", s)
 		}
+	}
+	if _, ok := convert.NetworkNamespace(o.Network); ok && len(o.Publish)+len(o.Egress) > 0 {
+		return api.Errorf(api.KindInvalid, "--publish and --egress are for the network \"nat\": who made the namespace of --network %s says what it reaches and what reaches it", o.Network)
 	}
 	if o.Network == string(api.NetworkNone) && len(o.Publish)+len(o.Egress) > 0 {
 		return api.Errorf(api.KindInvalid, "--publish and --egress need a network: leave --network none out")

@@ -31,7 +31,7 @@ func (r *Runner) Network(ctx context.Context, ref string, f func(context.Context
 		return api.Errorf(api.KindState, "container %s is not running", rec.Name)
 	}
 	if rec.Options.Network != string(api.NetworkNAT) {
-		return api.Errorf(api.KindState, "container %s has no network: it was started with --network %s", rec.Name, rec.Options.Network)
+		return api.Errorf(api.KindState, "container %s has no network that could be asked: it was started with --network %s", rec.Name, rec.Options.Network)
 	}
 	path, done, err := socketIn(r.State.Dir(rec.ID), networkSocket)
 	if err != nil {

@@ -7,10 +7,14 @@ package container
 import (
 	"fmt"
 	"net/netip"
+	"path/filepath"
+	"slices"
 	"strings"
 
 	"z.gfire.dev/gvx/oci/convert"
 	"z.gfire.dev/gvx/runtime/api"
+	"z.gfire.dev/gvx/runtime/launch"
+	"z.gfire.dev/gvx/runtime/netns"
 	"z.gfire.dev/gvx/runtime/state"
 	"z.gfire.dev/gvx/runtime/usernet"
 )
@@ -22,6 +26,11 @@ const resolverPort = 53
 // port in use ends the run.
 func (u *run) openNetwork() error {
 	o := &u.o.Options
+	if path, ok := convert.NetworkNamespace(o.Network); ok {
+		var err error
+		u.namespace, err = netns.Open(path)
+		return err
+	}
 	if o.Network != string(api.NetworkNAT) {
 		return nil
 	}
@@ -92,11 +101,76 @@ func (u *run) guestOptions() convert.Options {
 	if u.broker != nil && len(o.DNSSearch) == 0 {
 		o.DNSSearch = usernet.HostResolver().Search
 	}
+	if u.namespace != nil {
+		u.namespaceOptions(&o)
+	}
 	return o
 }
 
-// closeNetwork gives back ports and socket files.
+// namespaceResolver is where iproute2 keeps the resolv.conf of the namespace with
+// a name.
+const namespaceResolver = "/etc/netns/%s/resolv.conf"
+
+// namespaceOptions adds what a network namespace says about names.
+func (u *run) namespaceOptions(o *convert.Options) {
+	if addresses, err := u.namespace.Addresses(); err == nil && len(addresses) > 0 {
+		o.OwnAddress = addresses[0].Addr().String()
+	}
+	resolver := usernet.ResolverOf(fmt.Sprintf(namespaceResolver, filepath.Base(u.namespace.Name)))
+	if len(resolver.Servers) == 0 {
+		resolver = usernet.HostResolver()
+	}
+	if len(o.DNS) == 0 {
+		for _, s := range resolver.Servers {
+			// One on a loopback is on another one than the guest's.
+			if !s.Addr().IsLoopback() {
+				o.DNS = append(o.DNS, s.Addr().String())
+			}
+		}
+	}
+	if len(o.DNSSearch) == 0 {
+		o.DNSSearch = resolver.Search
+	}
+}
+
+// takeNamespace takes the namespace's interfaces for the sandbox.
+func (u *run) takeNamespace(cfg *launch.Config) error {
+	if u.namespace == nil {
+		return nil
+	}
+	var err error
+	if u.taken, err = u.namespace.Take(); err != nil {
+		return err
+	}
+	for _, note := range u.taken.Notes {
+		u.warn("network namespace %s: %s", u.namespace.Name, note)
+	}
+	cfg.Spec.Network.Links, cfg.Links = u.taken.Links, u.taken.Files
+	return nil
+}
+
+// links are the sandbox's interfaces, for the record: without descriptors.
+func (u *run) links() []api.Link {
+	if u.taken == nil {
+		return nil
+	}
+	links := slices.Clone(u.taken.Links)
+	for i := range links {
+		links[i].FDs = nil
+	}
+	return links
+}
+
+// closeNetwork gives back interfaces, ports and socket files.
 func (u *run) closeNetwork() {
+	if u.taken != nil {
+		if err := u.taken.Release(); err != nil {
+			u.warn("%v", err)
+		}
+	}
+	if u.namespace != nil {
+		u.namespace.Close()
+	}
 	if u.broker == nil {
 		return
 	}

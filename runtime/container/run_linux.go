@@ -24,6 +24,7 @@ import (
 	"z.gfire.dev/gvx/runtime/images"
 	"z.gfire.dev/gvx/runtime/launch"
 	"z.gfire.dev/gvx/runtime/lockdown"
+	"z.gfire.dev/gvx/runtime/netns"
 	"z.gfire.dev/gvx/runtime/state"
 	"z.gfire.dev/gvx/runtime/usernet"
 	"z.gfire.dev/gvx/runtime/volumes"
@@ -70,8 +71,12 @@ type run struct {
 	process  *launch.Process
 	// group is nil where the host gave none.
 	group *hostcgroup.Group
-	// broker is nil without a network.
+	// broker is nil but for network mode nat.
 	broker *usernet.Broker
+	// namespace is what network mode netns is about, and taken what the sandbox
+	// has of it; nil otherwise.
+	namespace *netns.Namespace
+	taken     *netns.Taken
 	// volumes are open until the sandbox has ended.
 	volumes []*volumes.Opened
 	// gofer is nil without directories of the host, which are sources.
@@ -180,7 +185,7 @@ func (u *run) prepare(ctx context.Context) error {
 	sandbox, _ := state.Identify(u.process.PID)
 	return u.handle.Update(func(rec *state.Record) error {
 		rec.ImageID, rec.Process, rec.Hostname = img.ID.String(), spec.Container.Process, spec.Hostname
-		rec.StopSignal, rec.Sandbox = stopSignal, sandbox
+		rec.StopSignal, rec.Sandbox, rec.Links = stopSignal, sandbox, u.links()
 		return nil
 	})
 }
@@ -227,12 +232,18 @@ func (u *run) start(spec *api.Sandbox) error {
 	if err := u.joinHostCgroup(spec.ID); err != nil {
 		return err
 	}
+	if err := u.takeNamespace(cfg); err != nil {
+		return err
+	}
 	defer u.log.Donated()
 	if u.gofer != nil {
 		defer u.gofer.Donated()
 	}
 	if u.process, err = u.embryo.Start(cfg); err != nil {
 		return err
+	}
+	if u.taken != nil {
+		u.taken.CloseFiles() // The sandbox has them.
 	}
 	if u.broker != nil {
 		u.broker.Start()

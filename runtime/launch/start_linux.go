@@ -24,6 +24,9 @@ type Config struct {
 	Spec *api.Sandbox
 	// ContainerFiles are those of Spec.Container.
 	ContainerFiles
+	// Links are the packet sockets of Spec.Network.Links, whose descriptors are
+	// indices into it.
+	Links []*os.File
 	// Broker is the sandbox's end of the channel to the network's broker.
 	Broker *os.File
 	// Listen is the listening control socket.
@@ -128,6 +131,12 @@ func donate(cfg *Config, controlEnd *os.File) *donation {
 	s.ListenFD = d.add(cfg.Listen)
 	s.StreamsFD = d.add(cfg.Streams)
 	s.Network.BrokerFD = d.add(cfg.Broker)
+	for i := range s.Network.Links {
+		l := &s.Network.Links[i]
+		for j, n := range l.FDs {
+			l.FDs[j] = d.add(cfg.Links[n])
+		}
+	}
 	d.addContainer(&s.Container, &cfg.ContainerFiles)
 	return d
 }

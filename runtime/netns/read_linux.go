@@ -250,3 +250,29 @@ func destination(family int, to *net.IPNet) (netip.Prefix, bool) {
 	bits, _ := to.Mask.Size()
 	return netip.PrefixFrom(ip, bits).Masked(), true
 }
+
+// Addresses are the addresses that others could reach the namespace at, IPv4 first.
+func (n *Namespace) Addresses() ([]netip.Prefix, error) {
+	var list []netip.Prefix
+	err := n.Do(func() error {
+		h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+		if err != nil {
+			return fmt.Errorf("open netlink socket: %w", err)
+		}
+		defer h.Close()
+		all, err := (&Taken{}).read(h)
+		for _, i := range all {
+			for _, a := range i.link.Addresses {
+				if a.Addr().IsGlobalUnicast() {
+					list = append(list, a)
+				}
+			}
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("addresses of network namespace %s: %w", n.Name, err)
+	}
+	slices.SortStableFunc(list, func(a, b netip.Prefix) int { return cmp.Compare(a.Addr().BitLen(), b.Addr().BitLen()) })
+	return list, nil
+}

@@ -17,8 +17,9 @@ import (
 
 const (
 	// socketBufferBytes is what a burst may fill while the sandbox is busy: the
-	// host's default holds three of the longest packets.
-	socketBufferBytes = 4 << 20
+	// window of one fast connection as the host counts it. Its default holds
+	// three of the longest packets.
+	socketBufferBytes = 8 << 20
 	// defaultGSOMaxBytes is the kernel's own where it does not say.
 	defaultGSOMaxBytes = 65536
 	// packetIgnoreOutgoing is PACKET_IGNORE_OUTGOING (Linux 4.20): no copies of

@@ -58,6 +58,8 @@ type Record struct {
 	// Paused is the amendment's: the guest was told to pause.
 	Paused bool `json:"-"`
 
+	// Links are the host's interfaces that the sandbox has taken over.
+	Links []api.Link `json:"links,omitempty"`
 	// Ports are the published ports, with the numbers that the host chose.
 	Ports []api.Port `json:"ports,omitempty"`
 

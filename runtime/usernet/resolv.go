@@ -34,8 +34,11 @@ type Resolver struct {
 
 // HostResolver reads the host's resolver configuration. A host without one has
 // no servers.
-func HostResolver() Resolver {
-	f, err := os.Open(resolvConf)
+func HostResolver() Resolver { return ResolverOf(resolvConf) }
+
+// ResolverOf is HostResolver for another file.
+func ResolverOf(path string) Resolver {
+	f, err := os.Open(path)
 	if err != nil {
 		return Resolver{}
 	}
