@@ -19,7 +19,7 @@ CLIENT_PLATFORMS  = darwin/amd64 darwin/arm64 windows/amd64
 SANDBOX_PLATFORMS = linux/amd64 linux/arm64
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
-LDFLAGS  = -s -w -X z.gfire.dev/gvx/runtime/cli.Version=$(VERSION)
+LDFLAGS  = -s -w -X z.gfire.dev/gvx/runtime/cli.Version=$(VERSION) -X z.gfire.dev/gvx/shim.Version=$(VERSION)
 
 .DEFAULT_GOAL := help
 .PHONY: help build test lint unit race fuzz cross integration posture nightly bench demo testbed clean
@@ -31,7 +31,7 @@ help: ## Explain the targets
 	@echo
 	@echo 'Test peers and guest images are built into $${GVX_TESTBED:-~/.cache/gvx-testbed} and reused.'
 
-build: ## Build rungv into bin/
+build: ## Build rungv and containerd-shim-gvx-v2 into bin/
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/...
 
 demo: ## Run Python, then Docker engines with episodes, in sandboxes as an ordinary user (installs what it needs)

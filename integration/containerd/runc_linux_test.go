@@ -16,7 +16,9 @@ import (
 	"z.gfire.dev/gvx/integration/testbed"
 )
 
-func TestMain(m *testing.M) { os.Exit(testbed.MainAlone(m, nil)) }
+var shim testbed.SharedShim
+
+func TestMain(m *testing.M) { os.Exit(testbed.MainAlone(m, shim.Remove)) }
 
 // snapshotters are those that a node may have.
 var snapshotters = []string{"overlayfs", "native", "erofs"}

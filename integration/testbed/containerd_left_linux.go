@@ -23,7 +23,7 @@ import (
 func (c *Containerd) Left(t testing.TB) []string {
 	t.Helper()
 	var left []string
-	for pid, command := range c.processes(t) {
+	for pid, command := range c.Processes(t) {
 		left = append(left, fmt.Sprintf("process %d %s", pid, command))
 	}
 	for _, mount := range c.mounts(t) {
@@ -33,6 +33,8 @@ func (c *Containerd) Left(t testing.TB) []string {
 		filepath.Join(c.State, "io.containerd.runtime.v2.task", "*", "*"),
 		filepath.Join(c.Root, "io.containerd.runtime.v2.task", "*", "*"),
 		filepath.Join(c.Dir, "s", "*"),
+		filepath.Join(c.Dir, "gvx", "run", "*"),
+		filepath.Join(c.Dir, "gvx", "data", "uppers", "*"),
 	} {
 		found, err := filepath.Glob(pattern)
 		if err != nil {
@@ -45,9 +47,9 @@ func (c *Containerd) Left(t testing.TB) []string {
 	return append(left, c.cgroups(t)...)
 }
 
-// processes returns the command lines of all processes of the namespace but
+// Processes returns the command lines of all processes of the namespace but
 // process 1, the tests and their own children, and the daemon.
-func (c *Containerd) processes(t testing.TB) map[int]string {
+func (c *Containerd) Processes(t testing.TB) map[int]string {
 	t.Helper()
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -94,23 +96,32 @@ func (c *Containerd) mounts(t testing.TB) []string {
 	return found
 }
 
-// cgroups returns those of the tests' containerd namespace, in any hierarchy.
-func (c *Containerd) cgroups(t testing.TB) []string {
+// topCgroups returns the cgroups of the tests' containerd namespace, one in each
+// hierarchy.
+func (c *Containerd) topCgroups(t testing.TB) []string {
 	t.Helper()
 	var found []string
-	for _, pattern := range []string{"/sys/fs/cgroup/" + ContainerdNamespace, "/sys/fs/cgroup/*/" + ContainerdNamespace} {
+	for _, pattern := range []string{"/sys/fs/cgroup/" + c.Namespace, "/sys/fs/cgroup/*/" + c.Namespace} {
 		tops, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, top := range tops {
-			_ = filepath.WalkDir(top, func(path string, entry fs.DirEntry, err error) error {
-				if err == nil && entry.IsDir() && path != top {
-					found = append(found, "cgroup "+path)
-				}
-				return nil
-			})
-		}
+		found = append(found, tops...)
+	}
+	return found
+}
+
+// cgroups returns those of containers.
+func (c *Containerd) cgroups(t testing.TB) []string {
+	t.Helper()
+	var found []string
+	for _, top := range c.topCgroups(t) {
+		_ = filepath.WalkDir(top, func(path string, entry fs.DirEntry, err error) error {
+			if err == nil && entry.IsDir() && path != top {
+				found = append(found, "cgroup "+path)
+			}
+			return nil
+		})
 	}
 	return found
 }
@@ -118,7 +129,7 @@ func (c *Containerd) cgroups(t testing.TB) []string {
 // endAll ends what a failed test left, so that the next test is judged alone.
 func (c *Containerd) endAll(t testing.TB) {
 	t.Helper()
-	for pid := range c.processes(t) {
+	for pid := range c.Processes(t) {
 		_ = syscall.Kill(pid, syscall.SIGKILL)
 	}
 	mounts := c.mounts(t)

@@ -17,10 +17,6 @@ import (
 	"time"
 )
 
-// ContainerdNamespace is containerd's namespace of everything that tests make
-// by ctr. It is a part of cgroup paths, too.
-const ContainerdNamespace = "gvx-test"
-
 // Containerd is a containerd of the tests' own: root, state, sockets, shim
 // sockets, CNI configuration below one folder. It has to run in namespaces that
 // [MainAlone] made, which end everything it started.
@@ -31,6 +27,9 @@ type Containerd struct {
 	Root, State string
 	// Socket is where its gRPC API is.
 	Socket string
+	// Namespace is containerd's of everything that tests make by ctr. It is a part
+	// of cgroup paths, too, hence no other test's.
+	Namespace string
 
 	bin      string // its programs
 	cmd      *exec.Cmd
@@ -65,7 +64,8 @@ func NewContainerd(t testing.TB, o ContainerdOptions) *Containerd {
 	}
 	c := &Containerd{
 		Dir: dir, Root: filepath.Join(dir, "root"), State: filepath.Join(dir, "state"), Socket: filepath.Join(dir, "c.sock"),
-		bin: bin, imported: map[string]bool{},
+		Namespace: filepath.Base(dir),
+		bin:       bin, imported: map[string]bool{},
 	}
 	own := filepath.Join(dir, "bin")
 	c.path = strings.Join([]string{own, bin, "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}, ":")
@@ -119,6 +119,7 @@ state = '{{.State}}'
   level = 'debug'
 [plugins.'io.containerd.shim.v1.manager']
   socket_dir = '{{.Dir}}/s'
+  env = ['GVX_ROOT={{.Dir}}/gvx']
 [plugins.'io.containerd.snapshotter.v1.erofs']
   default_size = '{{.ErofsSize}}'
 [plugins.'io.containerd.service.v1.diff-service']
@@ -227,6 +228,9 @@ func (c *Containerd) Close(t testing.TB) {
 			break
 		}
 	}
+	for _, top := range c.topCgroups(t) {
+		_ = os.Remove(top)
+	}
 	c.log.Close()
 	if err := os.RemoveAll(c.Dir); err != nil {
 		t.Errorf("remove containerd's files: %v", err)
@@ -245,8 +249,9 @@ func (c *Containerd) Log() string {
 // CtrCommand makes a command of containerd's own client.
 func (c *Containerd) CtrCommand(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, filepath.Join(c.bin, "ctr"),
-		append([]string{"--address", c.Socket, "--namespace", ContainerdNamespace}, args...)...)
+		append([]string{"--address", c.Socket, "--namespace", c.Namespace}, args...)...)
 	cmd.Env = []string{"PATH=" + c.path, "HOME=" + c.Dir}
+	cmd.SysProcAttr = &syscall.SysProcAttr{}
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 15 * time.Second
 	return cmd
@@ -274,7 +279,7 @@ func (c *Containerd) MustCtr(t testing.TB, args ...string) string {
 // returns its name.
 func (c *Containerd) Image(t testing.TB, snapshotter, name string) string {
 	t.Helper()
-	return c.ImportAs(t, snapshotter, filepath.Join(Need(t, name), "oci"), "test.invalid/"+name, ContainerdNamespace)
+	return c.ImportAs(t, snapshotter, filepath.Join(Need(t, name), "oci"), "test.invalid/"+name, c.Namespace)
 }
 
 // ImportAs imports an OCI layout whose image has the tag "latest" into one of

@@ -38,6 +38,7 @@ func (r *Runner) CreateTask(ctx context.Context, o TaskOptions) (*Task, error) {
 		t.undo()
 		return nil, err
 	}
+	go t.watchCreated()
 	return t, nil
 }
 

@@ -38,12 +38,18 @@ func (t *Task) openRootfs(oci *convert.OCI, files *launch.ContainerFiles) error 
 		return nil
 	}
 	r := &oci.Container.Rootfs
+	r.ReadOnly = r.ReadOnly || root.ReadOnly
+	if root.Directory != nil {
+		r.Host = &api.HostTree{FD: api.NoFD, Name: root.Directory.Name()}
+		return nil
+	}
 	for i, f := range root.Layers {
 		r.Layers = append(r.Layers, api.Layer{Format: "erofs", DiffID: root.LayerNames[i]})
 		files.Layers = append(files.Layers, f)
 	}
 	if root.Upper != nil {
-		r.Upper = &api.Volume{Durability: api.DurabilityProcess, Name: root.Upper.Name()}
+		r.Upper = &api.Volume{Durability: root.Durability, Name: root.Upper.Name()}
+		r.UpperDirectory, r.KeepUpper = root.UpperDirectory, root.KeepUpper
 		files.UpperVolume = []*os.File{root.Upper}
 		return nil
 	}
@@ -90,7 +96,11 @@ func (t *Task) openVolumes(oci *convert.OCI, files *launch.ContainerFiles) error
 func (t *Task) openTrees(oci *convert.OCI, files *launch.ContainerFiles) error {
 	c := oci.Container
 	var err error
-	t.gofer, err = startGofer(treesOf(c), &launch.GoferConfig{Log: t.log.File(), LogLevel: t.r.LogLevel})
+	trees := treesOf(c)
+	if root := t.o.Rootfs; root != nil && root.Directory != nil {
+		trees[0].opened = root.Directory
+	}
+	t.gofer, err = startGofer(trees, &launch.GoferConfig{Log: t.log.File(), LogLevel: t.r.LogLevel})
 	if err != nil || t.gofer == nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"os"
 
 	"z.gfire.dev/gvx/oci/bundle"
+	"z.gfire.dev/gvx/runtime/api"
 )
 
 // TaskOptions describe a container of an OCI bundle.
@@ -44,6 +45,14 @@ type TaskRootfs struct {
 	Layers     []*os.File
 	LayerNames []string
 	// Upper is an ext4 image, locked, that takes what is written; nil keeps it in
-	// an unnamed file.
-	Upper *os.File
+	// an unnamed file. UpperDirectory, KeepUpper and Durability are as in
+	// [api.Rootfs] and [api.Volume].
+	Upper          *os.File
+	UpperDirectory string
+	KeepUpper      bool
+	Durability     api.Durability
+	// Directory is the root itself in place of Layers, opened with O_PATH.
+	Directory *os.File
+	// ReadOnly says that nothing can be written.
+	ReadOnly bool
 }

@@ -71,6 +71,8 @@ func makeSource(b *convert.BindMount) error {
 type hostTree struct {
 	tree  *api.HostTree
 	mount *api.Mount
+	// opened is the tree itself, where no name leads there.
+	opened *os.File
 }
 
 // treesOf are all host trees of a container, in the order in which launch.Config
@@ -82,7 +84,7 @@ func treesOf(c *api.Container) []hostTree {
 	}
 	for i := range c.Mounts {
 		if h := c.Mounts[i].Host; h != nil {
-			trees = append(trees, hostTree{h, &c.Mounts[i]})
+			trees = append(trees, hostTree{tree: h, mount: &c.Mounts[i]})
 		}
 	}
 	return trees
@@ -112,7 +114,11 @@ func startGofer(trees []hostTree, cfg *launch.GoferConfig) (*launch.Gofer, error
 // open opens a tree's root, links followed: it is the user's own path.
 func (t *hostTree) open() (*launch.Tree, error) {
 	name := t.tree.Name
-	f, err := openPath(name)
+	path := name
+	if t.opened != nil {
+		path = fmt.Sprintf("/proc/self/fd/%d", t.opened.Fd())
+	}
+	f, err := openPath(path)
 	if errors.Is(err, unix.ENOENT) {
 		return nil, api.Errorf(api.KindInvalid, "invalid mount config for type \"bind\": bind source path does not exist: %s", name)
 	}

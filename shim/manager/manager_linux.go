@@ -200,6 +200,10 @@ func (m *Manager) Stop(ctx context.Context, id string) (shim.StopStatus, error) 
 		// What is told below is still true, and containerd cannot do more.
 		log.G(ctx).WithError(err).WithField("id", id).Warn("remove what is left of the container")
 	}
+	// A server that was killed has left its socket.
+	if address, err := shim.ReadAddress(filepath.Join(bundle, "address")); err == nil && !shim.CanConnect(address) {
+		_ = shim.RemoveSocket(address)
+	}
 	e, err := task.ReadExit(bundle)
 	if err == nil {
 		return shim.StopStatus{Pid: e.PID, ExitStatus: e.Status, ExitedAt: e.At}, nil

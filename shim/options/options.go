@@ -32,9 +32,7 @@ const (
 	// NetworkNetns takes over the interfaces of the container's network
 	// namespace, as CNI and docker set them up.
 	NetworkNetns = "netns"
-	// NetworkNAT gives the guest the user-mode network of rungv.
-	NetworkNAT = "nat"
-	// NetworkNone gives it a loopback interface alone.
+	// NetworkNone gives the guest a loopback interface alone.
 	NetworkNone = "none"
 )
 
@@ -135,7 +133,7 @@ func (o *Options) check(name string) error {
 		known      []string
 	}{
 		{"platform", o.Platform, []string{"systrap"}},
-		{"network", o.Network, []string{NetworkNetns, NetworkNAT, NetworkNone}},
+		{"network", o.Network, []string{NetworkNetns, NetworkNone}},
 		{"durability", o.Durability, []string{string(api.DurabilityHost), string(api.DurabilityProcess)}},
 		{"overlay", o.Overlay, []string{OverlayPrivate, OverlayHost}},
 	} {

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// What the process that answers for a container of a bundle does with it once it
+// exists.
+
+package container
+
+import (
+	"context"
+
+	"z.gfire.dev/gvx/runtime/control"
+)
+
+// watchCreated ends a container whose sandbox ends before the container is started.
+func (t *Task) watchCreated() {
+	gone := t.sandbox.control.Closed()
+	if t.sandbox.process != nil {
+		gone = t.sandbox.process.Done()
+	}
+	select {
+	case <-gone:
+	case <-t.ended:
+		return
+	}
+	t.mu.Lock()
+	started := t.started
+	t.started = true
+	t.mu.Unlock()
+	if started {
+		return // Whoever has started it finds out.
+	}
+	var err error
+	if p := t.sandbox.process; t.own && p != nil {
+		err = lostSandbox(p.PID, p.Ending(), t.log)
+	}
+	t.finish(killedExit(), err)
+}
+
+// Resize sets the size of the container's terminal.
+func (t *Task) Resize(ctx context.Context, rows, columns uint16) error {
+	return t.sandbox.control.Resize(ctx, t.handle.ID(), rows, columns)
+}
+
+// Pause stops every process of the container until it is resumed.
+func (t *Task) Pause(ctx context.Context) error {
+	if err := t.sandbox.control.Pause(ctx, t.handle.ID()); err != nil {
+		return err
+	}
+	return t.r.notePaused(t.handle.ID(), true)
+}
+
+// Resume lets them go on.
+func (t *Task) Resume(ctx context.Context) error {
+	if err := t.sandbox.control.Resume(ctx, t.handle.ID()); err != nil {
+		return err
+	}
+	return t.r.notePaused(t.handle.ID(), false)
+}
+
+// Stats is what the container uses.
+func (t *Task) Stats(ctx context.Context) (control.Stats, error) {
+	return t.sandbox.control.Stats(ctx, t.handle.ID())
+}
+
+// Processes are the container's, by their numbers inside.
+func (t *Task) Processes(ctx context.Context) ([]control.Process, error) {
+	return t.sandbox.control.Processes(ctx, t.handle.ID())
+}
