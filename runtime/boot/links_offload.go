@@ -173,7 +173,7 @@ func parsePacket(b []byte, protocol tcpip.NetworkProtocolNumber) (packet, bool) 
 			return p, false
 		}
 		p.version6, p.transport = true, header.IPv6MinimumSize
-		p.length, p.kind = header.IPv6MinimumSize+int(ip.PayloadLength()), ip.TransportProtocol()
+		p.length, p.kind = header.IPv6MinimumSize+int(ip.PayloadLength()), tcpip.TransportProtocolNumber(ip.NextHeader())
 	default:
 		return p, false
 	}
