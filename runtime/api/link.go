@@ -54,8 +54,13 @@ type Link struct {
 	// Neighbors are the permanent ones; all others are found again.
 	Neighbors []LinkNeighbor `json:"neighbors,omitempty"`
 	// FDs are the packet sockets, bound to the interface and in non-blocking
-	// mode. Flows are spread over them by the host.
+	// mode. Flows are spread over them by the host. A loopback's are datagram
+	// sockets, each connected to one of Resolvers.
 	FDs []FD `json:"fds,omitempty"`
+	// Resolvers are name servers of the host's own processes in the namespace,
+	// docker's say, on addresses of a loopback, which its guests' queries reach
+	// through FDs, parallel to them.
+	Resolvers []netip.AddrPort `json:"resolvers,omitempty"`
 	// GSOMaxBytes is the longest packet that the host cuts into segments by
 	// itself. 0 says that frames on FDs come as they are on the wire; else each
 	// has a struct virtio_net_hdr before it.
@@ -114,8 +119,12 @@ func (l *Link) validate() error {
 		return Errorf(KindLimit, "network interface %s: %d routes, at most %d", l.Name, len(l.Routes), MaxLinkRoutes)
 	case len(l.Neighbors) > MaxLinkNeighbors:
 		return Errorf(KindLimit, "network interface %s: %d neighbours, at most %d", l.Name, len(l.Neighbors), MaxLinkNeighbors)
-	case l.Loopback && (len(l.FDs) > 0 || len(l.MAC) > 0):
-		return Errorf(KindInvalid, "network interface %s: a loopback with sockets or a link address", l.Name)
+	case l.Loopback && len(l.MAC) > 0:
+		return Errorf(KindInvalid, "network interface %s: a loopback with a link address", l.Name)
+	case l.Loopback && len(l.FDs) != len(l.Resolvers):
+		return Errorf(KindInvalid, "network interface %s: %d sockets for %d name servers", l.Name, len(l.FDs), len(l.Resolvers))
+	case !l.Loopback && len(l.Resolvers) > 0:
+		return Errorf(KindInvalid, "network interface %s: name servers on an interface that is no loopback", l.Name)
 	case !l.Loopback && len(l.FDs) == 0:
 		return Errorf(KindInvalid, "network interface %s: no socket", l.Name)
 	case !l.Loopback && (l.MTU < MinLinkMTU || l.MTU > MaxLinkMTU):
@@ -145,6 +154,11 @@ func (l *Link) validateAddresses() error {
 			return Errorf(KindInvalid, "network interface %s: route to %s from %s, of the other kind", l.Name, to, r.Source)
 		case r.MTU < 0 || r.MTU > MaxLinkMTU:
 			return Errorf(KindInvalid, "network interface %s: route to %s with MTU %d", l.Name, to, r.MTU)
+		}
+	}
+	for _, r := range l.Resolvers {
+		if !r.Addr().IsLoopback() || !plain(r.Addr()) || r.Port() == 0 {
+			return Errorf(KindInvalid, "network interface %s: name server %s, which is on no loopback", l.Name, r)
 		}
 	}
 	for _, n := range l.Neighbors {

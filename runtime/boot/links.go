@@ -96,6 +96,11 @@ func attachLink(s *stack.Stack, l *api.Link) (tcpip.NICID, error) {
 			return 0, fmt.Errorf("add address %s: %s", a, err)
 		}
 	}
+	for i, r := range l.Resolvers {
+		if err := relayQueries(s, r, int(l.FDs[i])); err != nil {
+			return 0, err
+		}
+	}
 	for _, n := range l.Neighbors {
 		if err := s.AddStaticNeighbor(id, networkProtocol(n.Address), tcpipAddress(n.Address), tcpip.LinkAddress(n.MAC)); err != nil {
 			return 0, fmt.Errorf("add neighbour %s: %s", n.Address, err)

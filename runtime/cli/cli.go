@@ -86,7 +86,7 @@ func report(g *globals, err error) int {
 	if g.caller.failed(err, code) {
 		return code
 	}
-	if g.LogPath != "" {
+	if g.LogPath != "" && g.log != nil {
 		// Engines look there for the reason.
 		g.log.Error(strings.TrimRight(err.Error(), "\n"))
 	}

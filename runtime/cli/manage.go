@@ -75,15 +75,26 @@ func newUpdateCommand(g *globals) *cobra.Command {
 	var memory bytesFlag
 	var cpus cpusFlag
 	var pids int64
+	var task updateTaskFlags
 	cmd := &cobra.Command{
 		Use:   "update [OPTIONS] CONTAINER [CONTAINER...]",
 		Short: "Update configuration of one or more containers",
 		Long: `Change the limits of containers, at once where they run. Zero removes a limit, and
 -1 that on processes. A limit on processes can be changed, but not added, while
-a container runs.`,
+a container runs.
+
+Of an OCI bundle's container the flags are runc's, and change the limits of the
+host's cgroup too; --resources gives them as a document.`,
 		Example: "  rungv update -m 1g --cpus 1.5 box",
 		Args:    atLeast(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			r, err := g.runner(false)
+			if err != nil {
+				return err
+			}
+			if rec, err := r.State.Get(args[0]); err == nil && rec.Task != nil {
+				return updateTask(cmd, r, &task, args)
+			}
 			var l control.Limits
 			if cmd.Flags().Changed("memory") {
 				n := int64(memory)
@@ -103,10 +114,6 @@ a container runs.`,
 			if err := convert.CheckLimits(int64(memory), int64(cpus), runtime.NumCPU()); err != nil {
 				return err
 			}
-			r, err := g.runner(false)
-			if err != nil {
-				return err
-			}
 			return forEach(cmd, args, func(ctx context.Context, ref string) error { return r.Update(ctx, ref, l) })
 		},
 		ValidArgsFunction: completeContainers(g, nil),
@@ -114,5 +121,6 @@ a container runs.`,
 	cmd.Flags().VarP(&memory, "memory", "m", "Memory limit")
 	cmd.Flags().Var(&cpus, "cpus", "Number of CPUs")
 	cmd.Flags().Int64Var(&pids, "pids-limit", 0, "Tune container pids limit (set -1 for unlimited)")
+	task.register(cmd.Flags())
 	return cmd
 }

@@ -258,6 +258,13 @@ func (r *Runner) Supervise(ctx context.Context, gone <-chan struct{}, report Sup
 	return exit, false, err
 }
 
+// debugf is for what must not be said on the standard error of a guest.
+func (r *Runner) debugf(format string, args ...any) {
+	if r.Debug != nil {
+		r.Debug(format, args...)
+	}
+}
+
 func (r *Runner) warnf(format string, args ...any) {
 	if r.Warn != nil {
 		r.Warn(format, args...)

@@ -170,7 +170,7 @@ func (r *Runner) superviseExec(ctx context.Context, gone <-chan struct{}, x *Tas
 	if err != nil {
 		return exit, err
 	}
-	joinCgroup(rec, r.warnf)
+	joinCgroup(rec, r.debugf)
 	c, err := r.Dial(rec)
 	if err != nil {
 		return exit, err

@@ -129,6 +129,11 @@ func (t *Task) takeNetwork() (links []api.Link, files string, err error) {
 		return nil, "", err
 	}
 	defer sb.taken.CloseFiles()
+	for _, server := range t.loopbackResolvers() {
+		if err := sb.taken.AddResolver(server); err != nil {
+			t.note("%v", err)
+		}
+	}
 	if len(sb.taken.Files) == 0 {
 		return sb.taken.Links, "", nil
 	}

@@ -152,7 +152,7 @@ func (r *Runner) superviseTask(ctx context.Context, gone <-chan struct{}, c *Tas
 		return exit, err
 	}
 	o := TaskOptions{
-		ID: c.ID, Bundle: b, Systemd: c.Systemd, Self: true, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Note: r.warnf,
+		ID: c.ID, Bundle: b, Systemd: c.Systemd, Self: true, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Note: r.debugf,
 	}
 	if b.Spec.Process.Terminal {
 		replica, err := openConsole(c.ConsoleSocket, b.Spec.Process.ConsoleSize)

@@ -7,7 +7,10 @@ package netns
 import (
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -111,6 +114,34 @@ func (t *Taken) take() error {
 
 func (t *Taken) note(format string, args ...any) {
 	t.Notes = append(t.Notes, fmt.Sprintf(format, args...))
+}
+
+// AddResolver has the sandbox reach a name server of the host's own processes, on a
+// loopback address of the namespace.
+func (t *Taken) AddResolver(server netip.AddrPort) error {
+	var file *os.File
+	err := t.ns.Do(func() error {
+		conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(server))
+		if err != nil {
+			return err
+		}
+		defer conn.Close() // File duplicates it.
+		file, err = conn.File()
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("reach name server %s in network namespace %s: %w", server, t.ns.Name, err)
+	}
+	i := slices.IndexFunc(t.Links, func(l api.Link) bool { return l.Loopback })
+	if i < 0 {
+		t.Links = append(t.Links, api.Link{Name: "lo", Loopback: true})
+		i = len(t.Links) - 1
+	}
+	lo := &t.Links[i]
+	lo.Resolvers = append(lo.Resolvers, server)
+	lo.FDs = append(lo.FDs, api.FD(len(t.Files)))
+	t.Files = append(t.Files, file)
+	return nil
 }
 
 // CloseFiles closes the packet sockets here, once they have been handed over.
