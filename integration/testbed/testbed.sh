@@ -22,7 +22,7 @@ cache=${GVX_TESTBED:-${XDG_CACHE_HOME:-$HOME/.cache}/gvx-testbed}
 # shellcheck source=versions.env
 . "$here/versions.env"
 
-programs=(runc runsc registry containerd cni cri-tools seccomp-profile engine fsstress e2fsprogs-tests)
+programs=(runc runsc registry containerd cni cri-tools runtime-tools seccomp-profile engine fsstress e2fsprogs-tests)
 images=(demo python full net dind dind-debian redis postgres)
 
 die() { echo "testbed: $*" >&2; exit 1; }
@@ -55,6 +55,7 @@ key() {
 	containerd) echo "$CONTAINERD_VERSION" ;;
 	cni) echo "$CNI_PLUGINS_VERSION" ;;
 	cri-tools) echo "$CRI_TOOLS_VERSION" ;;
+	runtime-tools) echo "$RUNTIME_TOOLS_VERSION" ;;
 	seccomp-profile) echo "$DOCKER_PROFILES_VERSION" ;;
 	fsstress) echo "$BTRFS_PROGS_VERSION" ;;
 	e2fsprogs-tests) echo "$E2FSPROGS_VERSION" ;;
@@ -159,6 +160,16 @@ build() {
 		rm -rf "$out.part"
 		go_install_all "$CRI_TOOLS_VERSION" "$out.part" "$flags" $package/cmd/crictl
 		go_test_binary $package "$CRI_TOOLS_VERSION" ./cmd/critest "$out.part/critest" "$flags"
+		mv "$out.part" "$out" ;;
+	runtime-tools)
+		# The programs look for the root file system and the one that looks about
+		# in it in their working folder.
+		package=github.com/opencontainers/runtime-tools
+		rm -rf "$out.part"
+		go_install_all "$RUNTIME_TOOLS_VERSION" "$out.part" '' "$package/validation/..."
+		CGO_ENABLED=0 go_install $package/cmd/runtimetest "$RUNTIME_TOOLS_VERSION" "$out.part/runtimetest"
+		dir=$(cd / && go mod download -json "$package@$RUNTIME_TOOLS_VERSION" | sed -n 's/^[[:space:]]*"Dir": "\(.*\)",\{0,1\}$/\1/p')
+		install -m 0644 "$dir/rootfs-amd64.tar.gz" "$out.part"
 		mv "$out.part" "$out" ;;
 	seccomp-profile)
 		dir=$(cd / && go mod download -json "github.com/moby/profiles/seccomp@$DOCKER_PROFILES_VERSION" |

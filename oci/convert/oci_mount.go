@@ -99,7 +99,7 @@ func (c *ociConversion) mount(m *specs.Mount) error {
 	case sentryTypes[kind] == "":
 		return api.Errorf(api.KindUnsupported, "type %q is not supported in a guest", m.Type)
 	}
-	out.Type = sentryTypes[kind]
+	out.Type, out.Source = sentryTypes[kind], m.Source
 	if c.open && (out.Type == api.MountSysfs || out.Type == api.MountCgroup) {
 		out.ReadOnly = false
 	}

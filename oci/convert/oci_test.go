@@ -100,6 +100,9 @@ func TestOCIExample(t *testing.T) {
 	if dev := mountAt(t, c, "/dev"); dev.SizeBytes != 64<<20 || dev.Mode != 0o755 || !dev.NoSUID || dev.NoDev {
 		t.Errorf("/dev %+v", dev)
 	}
+	if shm := mountAt(t, c, "/dev/shm"); shm.Source != "shm" {
+		t.Errorf("/dev/shm %+v", shm)
+	}
 	if pts := mountAt(t, c, "/dev/pts"); !slices.Equal(pts.Options, []string{"ptmxmode=0666", "mode=0620", "gid=5"}) {
 		t.Errorf("/dev/pts %+v", pts)
 	}

@@ -276,13 +276,16 @@ const (
 
 // Mount is one additional mount of a container.
 type Mount struct {
-	Type     MountType `json:"type"`
-	Target   string    `json:"target"`
-	ReadOnly bool      `json:"readOnly,omitempty"`
-	NoExec   bool      `json:"noExec,omitempty"`
-	NoSUID   bool      `json:"noSUID,omitempty"`
-	NoDev    bool      `json:"noDev,omitempty"`
-	NoATime  bool      `json:"noATime,omitempty"`
+	Type   MountType `json:"type"`
+	Target string    `json:"target"`
+	// Source is what the guest's table of mounts calls a file system of the
+	// Sentry's; "" is the type's own name.
+	Source   string `json:"source,omitempty"`
+	ReadOnly bool   `json:"readOnly,omitempty"`
+	NoExec   bool   `json:"noExec,omitempty"`
+	NoSUID   bool   `json:"noSUID,omitempty"`
+	NoDev    bool   `json:"noDev,omitempty"`
+	NoATime  bool   `json:"noATime,omitempty"`
 	// Propagation is the mount's own; "" is private.
 	Propagation Propagation `json:"propagation,omitempty"`
 	// Options are KEY=VALUE for the file system itself: of devpts gid, mode

@@ -144,6 +144,9 @@ func (c *Container) validateMounts() error {
 		if err := checkTarget(m.Target); err != nil {
 			return Errorf(KindInvalid, "container %s: mount: %w", c.ID, err)
 		}
+		if len(m.Source) > MaxPathBytes || strings.IndexByte(m.Source, 0) >= 0 {
+			return Errorf(KindInvalid, "container %s: mount %s: a source that is too long, or holds a zero byte", c.ID, m.Target)
+		}
 		if !m.Propagation.Valid() {
 			return Errorf(KindInvalid, "container %s: mount %s: unknown propagation %q", c.ID, m.Target, m.Propagation)
 		}

@@ -75,6 +75,9 @@ func (m *mounter) mountSentry(e *api.Mount, opts vfs.MountOptions) error {
 	default:
 		return api.Errorf(api.KindInternal, "mount %s: type %q came this far", e.Target, e.Type)
 	}
+	if e.Source != "" {
+		s.source = e.Source
+	}
 	return m.mount(s)
 }
 

@@ -81,7 +81,7 @@ func explicitSpec(t *testing.T, id string) *api.Container {
 			{Type: api.MountProc, Target: "/proc", NoSUID: true, NoExec: true, NoDev: true},
 			{Type: api.MountTmpfs, Target: "/dev", NoSUID: true, Mode: 0o755, SizeBytes: 64 << 20},
 			{Type: api.MountDevpts, Target: "/dev/pts", NoSUID: true, NoExec: true, Options: []string{"ptmxmode=0666", "mode=0620", "gid=5"}},
-			{Type: api.MountTmpfs, Target: "/dev/shm", Mode: 0o1777, SizeBytes: 1 << 20},
+			{Type: api.MountTmpfs, Source: "shm", Target: "/dev/shm", Mode: 0o1777, SizeBytes: 1 << 20},
 			{Type: api.MountMqueue, Target: "/dev/mqueue"},
 			{Type: api.MountSysfs, Target: "/sys", ReadOnly: true},
 			{Type: api.MountCgroup, Target: "/sys/fs/cgroup", ReadOnly: true},
@@ -182,7 +182,7 @@ func (g *guestFiles) mountTable() []string {
 	var lines []string
 	for line := range strings.Lines(buf.String()) {
 		f := strings.Fields(line)
-		lines = append(lines, strings.Join(f[1:4], " "))
+		lines = append(lines, strings.Join(f[1:4], " ")+" "+f[0])
 	}
 	return lines
 }
@@ -201,6 +201,9 @@ func TestExplicitMounts(t *testing.T) {
 	for _, line := range g.mountTable() {
 		f := strings.Fields(line)
 		targets[f[0]] = f[1] + " " + f[2]
+		if f[0] == "/dev/shm" && f[3] != "shm" || f[0] == "/dev" && f[3] != "tmpfs" {
+			t.Errorf("the table of mounts calls it %q: %s", f[3], line)
+		}
 	}
 	for target, want := range map[string]string{
 		"/": "overlay rw", "/proc": "proc rw,nosuid,nodev,noexec", "/dev": "tmpfs rw,nosuid", "/dev/pts": "devpts rw,nosuid,noexec", "/dev/shm": "tmpfs rw",

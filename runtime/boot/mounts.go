@@ -120,6 +120,9 @@ func (m *mounter) mountExtraTmpfs(e *api.Mount, opts vfs.MountOptions) error {
 		opts.ReadOnly = false
 	}
 	s := &submount{source: "tmpfs", fsType: tmpfs.Name, target: e.Target, data: data, options: opts}
+	if e.Source != "" {
+		s.source = e.Source
+	}
 	switch {
 	case e.Shared != "":
 		return m.mountShared(s, e.Shared)
