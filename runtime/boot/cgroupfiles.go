@@ -233,45 +233,33 @@ func (f *writableCgroupFile) Write(ctx context.Context, _ *vfs.FileDescription, 
 	return int64(len(text)), nil
 }
 
-// replaceOpened gives a task that has opened a file of a cgroup one of ours
-// where we know better what is in it, and notes who may be about to set a limit.
-func (g *guestCgroups) replaceOpened(t *kernel.Task, fd int32) {
-	file, flags := t.FDTable().Get(fd)
-	if file == nil {
-		return
-	}
-	defer file.DecRef(t)
-	if file.Mount().Filesystem() != g.sb.cgroupMount.Filesystem() {
-		return
-	}
+// better opens one of ours in place of a cgroup's file where we know better what
+// is in it, and notes who may be about to set a limit. nil is what was opened.
+func (g *guestCgroups) better(t *kernel.Task, file *vfs.FileDescription) *vfs.FileDescription {
 	d, ok := file.Dentry().Impl().(*kernfs.Dentry)
 	if !ok || d.Parent() == nil {
-		return
+		return nil
 	}
 	cg, ok := cgroup2fs.CgroupFromDentry(d.Parent().VFSDentry())
 	if !ok {
-		return
+		return nil
 	}
 	name := d.FSLocalPath()
 	name = name[strings.LastIndexByte(name, '/')+1:]
 	switch {
 	case name == "memory.max" && file.IsWritable():
 		g.watchLimit(cg)
-		return
+		return nil
 	case name == "cgroup.events" && g.isFrozen(cg), name == "memory.events" && g.kills(cg) > 0:
 	default:
-		return
+		return nil
 	}
 	ours := &kernfs.DynamicBytesFD{}
 	err := ours.Init(file.Mount(), d, &cgroupFile{g: g, cg: cg, name: name}, new(vfs.FileLocks), file.StatusFlags(), t.Credentials())
 	if err != nil {
-		return
+		return nil
 	}
-	defer ours.VFSFileDescription().DecRef(t)
-	old, err := t.FDTable().NewFDAt(t, fd, ours.VFSFileDescription(), flags)
-	if err == nil && old != nil {
-		old.DecRef(t)
-	}
+	return ours.VFSFileDescription()
 }
 
 // Checkpoints reach these files through the cgroup file system.

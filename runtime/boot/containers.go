@@ -38,6 +38,8 @@ type container struct {
 	confine func(*kernel.ThreadGroup)
 	// userns is the container's user namespace, most often the sandbox's.
 	userns *auth.UserNamespace
+	// sources are for the guest's table of mounts.
+	sources mountSources
 	// mns is the container's mount namespace, held until it has ended: its
 	// volumes have to be there to be brought to rest.
 	mns     *vfs.MountNamespace

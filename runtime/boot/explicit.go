@@ -104,6 +104,7 @@ func (m *mounter) mountShared(s *submount, name string) error {
 		return fmt.Errorf("mount the shared %s on %s: %w", name, s.target, err)
 	}
 	defer mnt.DecRef(m.ctx)
+	m.noteSource(s.target, mnt.Filesystem().FilesystemType().Name(), s.source)
 	return m.connect(mnt, s.target)
 }
 

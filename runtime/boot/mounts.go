@@ -143,6 +143,7 @@ func (m *mounter) mountExtraVolume(e *api.Mount, source string, opts vfs.MountOp
 			return fmt.Errorf("copy what the image has at %s into volume %s: %w", e.Target, e.Volume.Name, err)
 		}
 	}
+	m.noteSource(e.Target, mnt.Filesystem().FilesystemType().Name(), source)
 	return m.connect(mnt, e.Target)
 }
 
@@ -153,6 +154,7 @@ func (m *mounter) mount(s *submount) error {
 		return err
 	}
 	defer mnt.DecRef(m.ctx)
+	m.noteSource(s.target, mnt.Filesystem().FilesystemType().Name(), s.source)
 	return m.connect(mnt, s.target)
 }
 
@@ -267,6 +269,10 @@ func (m *mounter) bindFile(hidden *vfs.Mount, base vfs.VirtualDentry, name, targ
 // image (/etc/resolv.conf often is one) is followed, as runc does; a dangling one
 // is made good by O_CREAT.
 func (m *mounter) makeFile(target string, mode linux.FileMode) error {
+	// What is there is not opened: it may be a device.
+	if is, err := m.existing(target); err != nil || is != 0 && !is.IsDir() {
+		return err
+	}
 	fd, err := m.vfs.OpenAt(m.ctx, m.creds, m.at(target), &vfs.OpenOptions{
 		Flags: linux.O_RDONLY | linux.O_CREAT | linux.O_NONBLOCK,
 		Mode:  mode,

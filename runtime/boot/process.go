@@ -49,6 +49,8 @@ func (sb *sandbox) prepareContainer(c *container) error {
 		sb: sb, spec: spec, vfs: sb.k.VFS(), creds: creds, userns: c.userns,
 		ctx: rootArgs.NewContext(sb.k),
 	}
+	m.sources = make(mountSources)
+	c.sources = m.sources
 	defer func() { c.volumes = m.volumes }()
 	// Before the mounts: what /sys/fs/cgroup shows follows the namespace.
 	cgroup, cgroupns, err := sb.containerCgroup(m, spec.ID)

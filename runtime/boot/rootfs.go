@@ -34,6 +34,8 @@ type mounter struct {
 	userns *auth.UserNamespace
 	// root is the container's root once it is mounted; mounter owns a reference.
 	root vfs.VirtualDentry
+	// sources are those of what was mounted, nil where nobody asks.
+	sources mountSources
 	// volumes are those that were mounted.
 	volumes []*volume
 	// treeUser is whom a host user that owns host directories is in the guest.

@@ -127,8 +127,8 @@ func (sb *sandbox) extendCgroup(mkdir kernel.SyscallFn, at bool) kernel.SyscallF
 // openat2 stands for a call whose flags are in a structure.
 const openat2 = -1
 
-// openFile has our own content read where a cgroup is frozen or had processes
-// killed, learns of limits about to be set, and lets an interrupted open of a pipe
+// openFile has our own content read of tables of mounts and where a cgroup is
+// frozen or had processes killed, learns of limits about to be set, and lets an interrupted open of a pipe
 // keep its partner. path is the number of the argument that names the file.
 func (sb *sandbox) openFile(open kernel.SyscallFn, path int) kernel.SyscallFn {
 	return func(t *kernel.Task, number uintptr, args arch.SyscallArguments) (uintptr, *kernel.SyscallControl, error) {
@@ -137,7 +137,7 @@ func (sb *sandbox) openFile(open kernel.SyscallFn, path int) kernel.SyscallFn {
 			ret, control, err = reopenPipe(t, number, args, open, path, err)
 		}
 		if err == nil {
-			sb.cgroups.replaceOpened(t, int32(ret))
+			sb.replaceOpened(t, int32(ret))
 		}
 		return ret, control, err
 	}
