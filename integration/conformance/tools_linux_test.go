@@ -75,15 +75,24 @@ func TestRuntimeTools(t *testing.T) {
 	if only := os.Getenv("GVX_CONFORMANCE"); only != "" {
 		programs = strings.Split(only, ",")
 	}
+	known := readKnown(t, filepath.Join("testdata", "runtime_tools_known.txt"))
 	results := make(map[string]map[string]*outcome)
 	for _, runtime := range []string{"runc", "rungv"} {
 		binary := home.Binary
 		if runtime == "runc" {
 			binary = testbed.Need(t, "runc")
 		}
-		results[runtime] = runSuite(t, suite, wrapper(t, runtime, binary), programs)
+		script := wrapper(t, runtime, binary)
+		results[runtime] = runSuite(t, suite, script, programs)
+		// Some programs give a container a second for something: together with
+		// others that may not be enough.
+		for name, o := range results[runtime] {
+			if !o.ok() && known[name] == "" {
+				results[runtime][name] = runProgram(t, suite, script, name)
+			}
+		}
 	}
-	compare(t, results["runc"], results["rungv"])
+	compare(t, known, results["runc"], results["rungv"])
 }
 
 // programsOf lists the programs of the suite.
@@ -178,8 +187,7 @@ func runProgram(t *testing.T, suite, runtime, name string) *outcome {
 }
 
 // compare holds the outcomes against each other and against what is known.
-func compare(t *testing.T, runc, rungv map[string]*outcome) {
-	known := readKnown(t, filepath.Join("testdata", "runtime_tools_known.txt"))
+func compare(t *testing.T, known map[string]string, runc, rungv map[string]*outcome) {
 	passed := map[string]int{}
 	names := make([]string, 0, len(rungv))
 	for name := range rungv {
@@ -195,7 +203,13 @@ func compare(t *testing.T, runc, rungv map[string]*outcome) {
 			passed["runc"]++
 		}
 		reason, listed := known[name]
+		may := false
+		if !listed {
+			reason, may = known["~"+name]
+			listed = may
+		}
 		switch {
+		case mine.ok() && may:
 		case mine.ok() && listed:
 			t.Errorf("%s is all right now: take it from the list of what is known (%s)", name, reason)
 		case !mine.ok() && !listed:
@@ -209,13 +223,14 @@ func compare(t *testing.T, runc, rungv map[string]*outcome) {
 		t.Errorf("rungv has %d programs all right, runc %d: it shall have more", passed["rungv"], passed["runc"])
 	}
 	for name := range known {
-		if os.Getenv("GVX_CONFORMANCE") == "" && !slices.Contains(names, name) {
+		if os.Getenv("GVX_CONFORMANCE") == "" && !slices.Contains(names, strings.TrimPrefix(name, "~")) {
 			t.Errorf("the list of what is known has %q, which the suite has not", name)
 		}
 	}
 }
 
-// readKnown reads a list of names with their reasons behind a colon.
+// readKnown reads a list of names with their reasons behind a colon. A name with
+// "~" before it may also be all right.
 func readKnown(t *testing.T, file string) map[string]string {
 	data, err := os.ReadFile(file)
 	if err != nil {

@@ -137,6 +137,9 @@ func (m *mounter) setPropagation(mnt *vfs.Mount, p api.Propagation) error {
 	if err := m.vfs.SetMountPropagation(mnt, propagationFlags[kind], recursive); err != nil {
 		return fmt.Errorf("make a mount %s: %w", p, err)
 	}
+	if kind == "unbindable" && !m.sb.unbindable.set(mnt.ID, true) {
+		return api.Errorf(api.KindLimit, "more than %d unbindable mounts", maxUnbindable)
+	}
 	return nil
 }
 

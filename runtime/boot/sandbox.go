@@ -39,6 +39,7 @@ type sandbox struct {
 	memory      memoryEnforcer
 	streams     streamSets
 	execs       execs
+	unbindable  unbindableMounts
 	pause       pauser
 	// pids is the limit on guest tasks, 0 for none.
 	pids atomic.Uint64

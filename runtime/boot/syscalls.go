@@ -25,6 +25,7 @@ func (sb *sandbox) syscallOverrides() map[string]func(kernel.SyscallFn) kernel.S
 		"fallocate": allocateOnVolumes,
 
 		"umount2": umountShared,
+		"mount":   sb.mountCall,
 		"bpf":     loadFilters,
 		"mkdir":   func(call kernel.SyscallFn) kernel.SyscallFn { return sb.extendCgroup(call, false) },
 		"mkdirat": func(call kernel.SyscallFn) kernel.SyscallFn { return sb.extendCgroup(call, true) },

@@ -158,7 +158,10 @@ func (t *Task) convert() (*convert.OCI, error) {
 		ID: t.handle.ID(), Spec: t.spec, Dir: t.o.Bundle.Dir, ContainerOf: t.containerOf, SizeOf: sizeOf,
 	}
 	in.HostName, _ = os.Hostname()
-	var err error
+	err := t.o.Bundle.CheckNamespaces()
+	if err != nil {
+		return nil, err
+	}
 	if t.o.Rootfs == nil {
 		if in.Rootfs, err = t.o.Bundle.Rootfs(); err != nil {
 			return nil, err
