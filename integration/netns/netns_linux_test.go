@@ -220,6 +220,24 @@ echo $(ip -o link | awk -F": " '{print $2}' | sort)
 for a in `+serverIP+` 10.46.0.1 fd46::1; do nc -d $a 7000 </dev/null; echo; done`)
 }
 
+// TestMacvlan: an interface that shares a card with others, which passes only what
+// it was told to pass.
+func TestMacvlan(t *testing.T) {
+	w := newWorld(t, 1500, 1500)
+	ip(t, "-n", w.router, "link", "add", "link", "s0", "name", "mac0", "type", "macvlan", "mode", "bridge")
+	ip(t, "-n", w.router, "link", "set", "mac0", "netns", path(w.pod))
+	ip(t, "-n", w.pod, "addr", "add", "10.45.0.77/24", "dev", "mac0")
+	ip(t, "-n", w.pod, "-6", "addr", "add", "fd45::77/64", "dev", "mac0", "nodad")
+	ip(t, "-n", w.pod, "link", "set", "mac0", "up")
+	listen(t, w.server, ":7000", func(c net.Conn) { fmt.Fprint(c, c.RemoteAddr().(*net.TCPAddr).IP) })
+	w.expect(t, "10.45.0.77\nfd45::77", "for a in "+serverIP+" "+serverIP6+"; do nc -d $a 7000 </dev/null; echo; done")
+	stop := w.serve(t, "macvlan-"+w.pod, "echo ready; sleep 100")
+	for _, to := range []string{"10.45.0.77", "fd45::77"} {
+		ping(t, w.server, to) // Found by questions to all, and to a group.
+	}
+	stop()
+}
+
 // TestGuestRouter: a guest that forwards, as a container engine does, sends on what
 // it gets in segments that fit, and behind an address of its own.
 func TestGuestRouter(t *testing.T) {
