@@ -6,6 +6,7 @@ package convert
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"z.gfire.dev/gvx/runtime/api"
@@ -55,13 +56,17 @@ func mergeEnv(env, over []string) []string {
 	return kept
 }
 
-// files are /etc/hostname, /etc/hosts and /etc/resolv.conf.
+// files are /etc/hostname, /etc/hosts and /etc/resolv.conf, but for those that the
+// user mounts.
 func files(o *Options, hostname string) []api.File {
-	return []api.File{
+	list := []api.File{
 		{Path: "/etc/hostname", Mode: 0o644, Data: []byte(hostname + "\n")},
 		{Path: "/etc/hosts", Mode: 0o644, Data: hosts(o, hostname)},
 		{Path: "/etc/resolv.conf", Mode: 0o644, Data: resolvConf(o)},
 	}
+	return slices.DeleteFunc(list, func(f api.File) bool {
+		return slices.ContainsFunc(o.Binds, func(b BindMount) bool { return b.Target == f.Path })
+	})
 }
 
 func hosts(o *Options, hostname string) []byte {

@@ -50,7 +50,8 @@ type GoferTree struct {
 	Detached bool `json:"detached,omitempty"`
 	// Submounts says that what is mounted below the root belongs to the tree.
 	Submounts bool `json:"submounts,omitempty"`
-	// Follow lets what the host mounts there later appear.
+	// Follow lets what the host mounts there later appear: in a mount of the host's,
+	// not in one of the tree's own.
 	Follow bool `json:"follow,omitempty"`
 	// ReadOnly refuses all changes.
 	ReadOnly bool `json:"readOnly,omitempty"`

@@ -60,13 +60,13 @@ func shed(cfg *api.Gofer) error {
 // process' namespace, which is a copy. It has to be found by its path again, and to
 // be the same file. A host that refuses leaves it as it is: Landlock remains.
 func detach(t *api.GoferTree) {
-	if t.Detached {
+	if t.Detached || t.Follow {
 		return
 	}
 	path, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(int(t.RootFD)))
 	fd := -1
 	if err == nil {
-		fd, err = lockdown.Detach(unix.AT_FDCWD, path, lockdown.DetachOptions{Submounts: t.Submounts, ReadOnly: t.ReadOnly, Follow: t.Follow})
+		fd, err = lockdown.Detach(unix.AT_FDCWD, path, lockdown.DetachOptions{Submounts: t.Submounts, ReadOnly: t.ReadOnly})
 	}
 	if err == nil {
 		err = same(fd, int(t.RootFD))
@@ -93,8 +93,9 @@ func same(a, b int) error {
 }
 
 // seal restricts the process to the trees and to the allow-list. From here on it
-// can open nothing else, connect to nobody and execute nothing.
-func seal(cfg *api.Gofer, trees []*tree) error {
+// can open nothing else, connect to nobody and execute nothing. instead is
+// [lockdown.Kill], but for tests.
+func seal(cfg *api.Gofer, trees []*tree, instead lockdown.Action) error {
 	rules := make([]lockdown.TreeRule, len(trees))
 	for i, t := range trees {
 		var st unix.Stat_t
@@ -108,7 +109,7 @@ func seal(cfg *api.Gofer, trees []*tree) error {
 	} else if !held {
 		log.Infof("gofer: this host has no Landlock that could limit it to its trees")
 	}
-	program, err := lockdown.GoferFilter(lockdown.FilterOptions{})
+	program, err := lockdown.GoferFilter(lockdown.FilterOptions{Action: instead})
 	if err != nil {
 		return err
 	}

@@ -23,8 +23,12 @@ import (
 	"z.gfire.dev/gvx/runtime/api"
 )
 
-// TestMain stands where a gofer stands: see [file.self].
+// TestMain stands where a gofer stands: see [file.self]. As a gofer, this binary is
+// one that was taken over.
 func TestMain(m *testing.M) {
+	if os.Args[0] == api.GoferName {
+		takenOver()
+	}
 	unix.Umask(0)
 	if err := os.Chdir("/proc/self/fd"); err != nil {
 		panic(err)

@@ -17,6 +17,7 @@ import (
 	"gvisor.dev/gvisor/pkg/log"
 
 	"z.gfire.dev/gvx/runtime/api"
+	"z.gfire.dev/gvx/runtime/lockdown"
 )
 
 const (
@@ -50,15 +51,8 @@ func serve() error {
 		return err
 	}
 	setupLog(cfg.LogLevel)
-	unix.Umask(0)
-	if err := shed(cfg); err != nil {
-		return err
-	}
-	trees, err := openTrees(cfg)
+	trees, err := begin(cfg, lockdown.Kill)
 	if err != nil {
-		return err
-	}
-	if err := seal(cfg, trees); err != nil {
 		return err
 	}
 	done := make(chan error)
@@ -77,6 +71,19 @@ func serve() error {
 		}
 	}
 	return nil
+}
+
+// begin brings the process to where requests can be answered.
+func begin(cfg *api.Gofer, instead lockdown.Action) ([]*tree, error) {
+	unix.Umask(0)
+	if err := shed(cfg); err != nil {
+		return nil, err
+	}
+	trees, err := openTrees(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return trees, seal(cfg, trees, instead)
 }
 
 // readConfig reads and closes the configuration.

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -25,8 +26,8 @@ type Tree struct {
 	Name string
 	// ReadOnly and NoSUID are the mount's.
 	ReadOnly, NoSUID bool
-	// Submounts takes along what the host has mounted below; Follow also what it
-	// mounts there later, see [lockdown.DetachOptions].
+	// Submounts takes along what the host has mounted below, and Follow also what it
+	// mounts there later.
 	Submounts, Follow bool
 }
 
@@ -81,6 +82,8 @@ func (g *Gofer) start(cfg *GoferConfig) (*Process, error) {
 		root, detached := t.detach()
 		if detached {
 			ours = append(ours, root)
+		} else if err := t.canStay(); err != nil {
+			return nil, err
 		}
 		near, far, err := socketPair("gofer")
 		if err != nil {
@@ -132,14 +135,46 @@ func tryGofer(c *api.Gofer, files []*os.File, outer *lockdown.Outer) (*Process, 
 	return execute(api.GoferName, files, outer)
 }
 
-// detach gives the tree a mount of its own, if this process may.
+// detach gives the tree a mount of its own, if this process may. One that is to
+// show what the host mounts later has to stay where it is.
 func (t *Tree) detach() (root *os.File, detached bool) {
-	fd, err := lockdown.Detach(int(t.File.Fd()), "", lockdown.DetachOptions{Submounts: t.Submounts, ReadOnly: t.ReadOnly, Follow: t.Follow})
+	if t.Follow {
+		return t.File, false
+	}
+	fd, err := lockdown.Detach(int(t.File.Fd()), "", lockdown.DetachOptions{Submounts: t.Submounts, ReadOnly: t.ReadOnly})
 	if err != nil {
 		return t.File, false
 	}
 	return os.NewFile(uintptr(fd), t.Name), true
 }
+
+// canStay says whether a tree can be served as the host has it: with all that is
+// mounted below.
+func (t *Tree) canStay() error {
+	if t.Submounts {
+		return nil
+	}
+	path, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", t.File.Fd()))
+	if err != nil {
+		return fmt.Errorf("find %s: %w", t.Name, err)
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return fmt.Errorf("read the host's mounts: %w", err)
+	}
+	for line := range strings.SplitSeq(string(mounts), "\n") {
+		if fields := strings.Fields(line); len(fields) > mountPointField && strings.HasPrefix(unescapeMount.Replace(fields[mountPointField]), strings.TrimSuffix(path, "/")+"/") {
+			return api.Errorf(api.KindUnsupported, "%s: something is mounted below it, at %s, which only root can leave out: take it as it is, or start gvx as root", t.Name, fields[mountPointField])
+		}
+	}
+	return nil
+}
+
+// mountPointField is where a line of mountinfo says where a mount is.
+const mountPointField = 4
+
+// unescapeMount reads mountinfo's form of a path.
+var unescapeMount = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
 
 // socketPair returns the two ends of a stream.
 func socketPair(name string) (near, far *os.File, err error) {

@@ -13,8 +13,6 @@ import (
 type DetachOptions struct {
 	// Submounts takes along what is mounted below.
 	Submounts bool
-	// Follow lets mounts that the host makes there later appear.
-	Follow bool
 	// ReadOnly refuses all changes, below too.
 	ReadOnly bool
 }
@@ -40,9 +38,6 @@ func Detach(at int, path string, o DetachOptions) (int, error) {
 		return -1, fmt.Errorf("clone the mount: %w", err)
 	}
 	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOSYMFOLLOW, Propagation: unix.MS_PRIVATE}
-	if o.Follow {
-		attr.Propagation = unix.MS_SLAVE
-	}
 	if o.ReadOnly {
 		attr.Attr_set |= unix.MOUNT_ATTR_RDONLY
 	}
