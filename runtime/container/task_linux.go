@@ -324,6 +324,9 @@ func (t *Task) hooks(ctx context.Context, kinds ...hooks.Kind) error {
 		if k == hooks.CreateContainer && t.sandbox.netns != nil {
 			o.Enter = t.sandbox.netns.Do
 		}
+		if t.o.Outside != nil {
+			o.Leave = t.o.Outside.Do
+		}
 		if err := hooks.Run(ctx, k, hooks.Of(t.spec.Hooks, k), o); err != nil {
 			return err
 		}

@@ -9,6 +9,7 @@ import (
 
 	"z.gfire.dev/gvx/oci/bundle"
 	"z.gfire.dev/gvx/runtime/api"
+	"z.gfire.dev/gvx/runtime/netns"
 )
 
 // TaskOptions describe a container of an OCI bundle.
@@ -23,6 +24,9 @@ type TaskOptions struct {
 	// that the world sees as the container's, and lives in its cgroup. Otherwise
 	// the sandbox process is.
 	Self bool
+	// Outside is the network namespace of whoever asked for the container, where
+	// the bundle's hooks for the runtime run; nil for this process'.
+	Outside *netns.Namespace
 	// Sandbox is the container, of this process too, whose sandbox this one is to
 	// join; nil for one of its own, unless the bundle's annotations name the
 	// sandbox of another process' container.

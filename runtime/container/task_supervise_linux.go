@@ -16,7 +16,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"syscall"
 	"time"
@@ -28,6 +27,7 @@ import (
 	"z.gfire.dev/gvx/runtime/api"
 	"z.gfire.dev/gvx/runtime/control"
 	"z.gfire.dev/gvx/runtime/launch"
+	"z.gfire.dev/gvx/runtime/netns"
 )
 
 // TaskCreate is what `rungv create` is told.
@@ -108,36 +108,34 @@ func inNetwork(spec *specs.Spec, f func() error) error {
 	if ns == nil {
 		return f()
 	}
-	result := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // Never unlocked: the thread ends with the goroutine.
-		err := enterNetwork(ns.Path)
-		if err == nil {
-			err = f()
-		}
-		result <- err
-	}()
-	return <-result
+	var n *netns.Namespace
+	var err error
+	if ns.Path != "" {
+		n, err = netns.Open(ns.Path)
+	} else if n, err = netns.New(); api.KindOf(err) == api.KindPermission {
+		return f() // One that may not be made is done without.
+	}
+	if err != nil {
+		return err
+	}
+	defer n.Close()
+	return n.Do(f)
 }
 
-// enterNetwork moves the calling thread into the network namespace at a path, or
-// into a new one. One that may not be made is done without.
-func enterNetwork(path string) error {
-	if path == "" {
-		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil && err != unix.EPERM {
-			return fmt.Errorf("make a network namespace: %w", err)
-		}
+// callersNetwork is the network namespace of the process that started this one,
+// nil if it is this one's too.
+func callersNetwork() *netns.Namespace {
+	n, err := netns.Open(fmt.Sprintf("/proc/%d/ns/net", os.Getppid()))
+	if err != nil {
+		return nil // It has gone: nobody else's would be the right one.
+	}
+	theirs, err1 := n.File().Stat()
+	ours, err2 := os.Stat("/proc/self/ns/net")
+	if err1 != nil || err2 != nil || os.SameFile(theirs, ours) {
+		n.Close()
 		return nil
 	}
-	f, err := os.Open(path)
-	if err != nil {
-		return api.Errorf(api.KindInvalid, "network namespace: %w", err)
-	}
-	defer f.Close()
-	if err := unix.Setns(int(f.Fd()), unix.CLONE_NEWNET); err != nil {
-		return api.Errorf(api.KindInvalid, "enter network namespace %s: %w", path, err)
-	}
-	return nil
+	return n
 }
 
 // superviseTask is the life of the process: it creates the container, reports
@@ -153,6 +151,9 @@ func (r *Runner) superviseTask(ctx context.Context, gone <-chan struct{}, c *Tas
 	}
 	o := TaskOptions{
 		ID: c.ID, Bundle: b, Systemd: c.Systemd, Self: true, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Note: r.debugf,
+	}
+	if o.Outside = callersNetwork(); o.Outside != nil {
+		defer o.Outside.Close()
 	}
 	if b.Spec.Process.Terminal {
 		replica, err := openConsole(c.ConsoleSocket, b.Spec.Process.ConsoleSize)

@@ -44,6 +44,9 @@ type Options struct {
 	// files, processes and names are inside the sandbox, where no process of the
 	// host can be. See netns.Namespace.Do.
 	Enter func(start func() error) error
+	// Leave is the same for all others, and the runtime's namespaces: for a caller
+	// that is in a container's itself. Nil means those of the caller.
+	Leave func(start func() error) error
 	// Warn is told of poststop hooks that fail; nil drops that.
 	Warn func(format string, args ...any)
 }
@@ -114,11 +117,14 @@ func run(ctx context.Context, k Kind, h *specs.Hook, state []byte, o *Options) e
 		return err
 	}
 	defer streams.close()
-	start := cmd.Start
-	if k == CreateContainer && o.Enter != nil {
-		start = func() error { return o.Enter(cmd.Start) }
+	by := o.Leave
+	if k == CreateContainer {
+		by = o.Enter
 	}
-	if err := start(); err != nil {
+	if by == nil || k == StartContainer {
+		by = func(start func() error) error { return start() }
+	}
+	if err := by(cmd.Start); err != nil {
 		return api.Errorf(api.KindInvalid, "%w", err)
 	}
 	streams.started(state)

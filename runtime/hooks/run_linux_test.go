@@ -223,23 +223,31 @@ func TestMuchOutput(t *testing.T) {
 	}
 }
 
-// TestEnter: createContainer hooks, and no others, start where the caller says.
-func TestEnter(t *testing.T) {
+// TestNamespaces: createContainer hooks, and no others, start in the container's;
+// those of the runtime in the runtime's.
+func TestNamespaces(t *testing.T) {
 	for _, k := range Kinds() {
-		o, entered := testOptions(t.TempDir()), 0
+		o, entered, left := testOptions(t.TempDir()), 0, 0
 		o.Enter = func(start func() error) error {
 			entered++
+			return start()
+		}
+		o.Leave = func(start func() error) error {
+			left++
 			return start()
 		}
 		if err := Run(t.Context(), k, []specs.Hook{{Path: "/bin/true"}}, o); err != nil {
 			t.Fatal(err)
 		}
-		want := 0
-		if k == CreateContainer {
-			want = 1
+		want := [2]int{0, 1}
+		switch k {
+		case CreateContainer:
+			want = [2]int{1, 0}
+		case StartContainer: // Of a process that is in the guest.
+			want = [2]int{0, 0}
 		}
-		if entered != want {
-			t.Errorf("%s: entered %d times, want %d", k, entered, want)
+		if got := [2]int{entered, left}; got != want {
+			t.Errorf("%s: entered and left %v times, want %v", k, got, want)
 		}
 	}
 }
