@@ -29,6 +29,8 @@ type sandbox struct {
 	k        *kernel.Kernel
 	userns   *auth.UserNamespace
 	memoryFD int
+	// openFiles is the process' own limit on open files, 0 if unknown.
+	openFiles uint64
 	// treesFD is the lowest of the descriptors to the gofer, see reserveTrees.
 	treesFD     int
 	usernses    userNamespaces

@@ -28,6 +28,11 @@ func (sb *sandbox) hasTrees() bool {
 // from all others: on these alone messages can be sent. Containers that join later
 // bring theirs on any number, which the spec has to allow.
 func (sb *sandbox) reserveTrees() error {
+	// Asked for now: it is not allowed later, when containers join.
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err == nil {
+		sb.openFiles = limit.Cur
+	}
 	fds := sb.spec.Container.TreeFDs()
 	if len(fds) == 0 || sb.spec.LateTrees {
 		return nil
@@ -77,12 +82,8 @@ const (
 
 // dentries is how many names each tree of the container may remember.
 func (m *mounter) dentries() int {
-	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		return minDentries
-	}
 	trees := uint64(max(1, len(m.spec.TreeFDs())))
-	return int(min(maxDentries, max(minDentries, limit.Cur/filesPerDentry/trees)))
+	return int(min(maxDentries, max(minDentries, m.sb.openFiles/filesPerDentry/trees)))
 }
 
 // mountBind mounts a tree where the guest sees it. What is missing of the way there

@@ -12,6 +12,7 @@ func treesEntries() []Entry {
 	return []Entry{
 		{"sendmsg", args(from(0, TreesFD), is(2, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)), "gofer: requests, on its sockets and no others", ""},
 		{"recvmsg", args(descriptor(0), is(2, unix.MSG_DONTWAIT|unix.MSG_TRUNC)), "gofer: answers, and the files that come with them, on its sockets and on those of channels", ""},
+		{"fcntl", args(descriptor(0), is(1, unix.F_SETFL), is(2, unix.O_RDWR|unix.O_NONBLOCK)), "gofer: that event does not block; nothing else about a descriptor changes", ""},
 		{"shutdown", args(from(0, TreesFD), is(1, unix.SHUT_RDWR)), "gofer: a tree that was unmounted is hung up on", ""},
 		{"dup3", args(descriptor(0), descriptor(1), is(2, unix.O_CLOEXEC)), "gofer: a file that was open to be read is open to be written too; never onto the numbers of its sockets, which lie above the limit on open files", ""},
 		{"eventfd2", args(is(0, 0)), "gofer: a tree that is mounted later has an event for its end", ""},
