@@ -66,8 +66,11 @@ func (m *mounter) mountSentry(e *api.Mount, opts vfs.MountOptions) error {
 	case api.MountSysfs:
 		s.source, s.fsType, s.internal = "sysfs", sys.Name, &sys.InternalData{}
 	case api.MountDevpts:
-		// Terminals are a container's own.
-		s.source, s.fsType, s.data = "devpts", devpts.Name, strings.Join(append([]string{"newinstance"}, e.Options...), ",")
+		// Terminals are a container's own. What gVisor takes for the mode and the
+		// owner of the directory are those of the terminals in Linux: a terminal
+		// here belongs to who opened it.
+		options := slices.DeleteFunc(slices.Clone(e.Options), func(o string) bool { return !strings.HasPrefix(o, "ptmxmode=") })
+		s.source, s.fsType, s.data = "devpts", devpts.Name, strings.Join(append(options, "newinstance", "mode=755"), ",")
 	case api.MountMqueue:
 		s.source, s.fsType = "mqueue", mqfs.Name
 	case api.MountCgroup:
