@@ -8,13 +8,11 @@ package hosts
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -63,7 +61,7 @@ func TestPod(t *testing.T) {
 	bundle.Spec.Process.Capabilities = &specs.LinuxCapabilities{}
 	bundle.Spec.Process.NoNewPrivileges = true
 	bundle.Spec.Root.Readonly = true
-	bundle.Spec.Linux.Seccomp = dockerProfile(t)
+	bundle.Spec.Linux.Seccomp = testbed.DockerProfile(t)
 	if len(bundle.Spec.Linux.MaskedPaths) == 0 || len(bundle.Spec.Linux.ReadonlyPaths) == 0 {
 		t.Fatal("the default spec masks nothing: this is not the pod that was meant")
 	}
@@ -128,49 +126,6 @@ func runNested(t *testing.T, h *testbed.Home, bundle *testbed.Bundle) testbed.Re
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	return testbed.Run(t, bundle.Command(ctx, t), nil)
-}
-
-// dockerProfile is docker's default seccomp profile, as docker makes it for a
-// container without capabilities on this machine.
-func dockerProfile(t *testing.T) *specs.LinuxSeccomp {
-	t.Helper()
-	data, err := os.ReadFile(testbed.Need(t, "seccomp-profile"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	type condition struct {
-		Caps, Arches []string
-		MinKernel    string
-	}
-	var profile struct {
-		DefaultAction   specs.LinuxSeccompAction
-		DefaultErrnoRet *uint
-		Syscalls        []struct {
-			specs.LinuxSyscall
-			Includes, Excludes condition
-		}
-	}
-	if err := json.Unmarshal(data, &profile); err != nil {
-		t.Fatalf("docker's seccomp profile: %v", err)
-	}
-	architecture, machine := specs.ArchX86_64, "amd64"
-	if runtime.GOARCH == "arm64" {
-		architecture, machine = specs.ArchAARCH64, "arm64"
-	}
-	seccomp := &specs.LinuxSeccomp{DefaultAction: profile.DefaultAction, DefaultErrnoRet: profile.DefaultErrnoRet, Architectures: []specs.Arch{architecture}}
-	for _, rule := range profile.Syscalls {
-		// No capability is held; every kernel here is newer than any that the
-		// profile asks for.
-		if len(rule.Includes.Caps) > 0 || len(rule.Includes.Arches) > 0 && !slices.Contains(rule.Includes.Arches, machine) ||
-			slices.Contains(rule.Excludes.Arches, machine) {
-			continue
-		}
-		seccomp.Syscalls = append(seccomp.Syscalls, rule.LinuxSyscall)
-	}
-	if len(seccomp.Syscalls) < 5 {
-		t.Fatalf("docker's seccomp profile gave only %d rules", len(seccomp.Syscalls))
-	}
-	return seccomp
 }
 
 // TestNotifyParent runs rungv under a parent that holds a seccomp-notify

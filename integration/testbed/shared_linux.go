@@ -32,8 +32,11 @@ func (s *SharedHome) Get(t testing.TB) *Home {
 }
 
 // Main runs the package's tests, removes the home, and returns the exit code.
-func (s *SharedHome) Main(m *testing.M) int {
-	code := m.Run()
+func (s *SharedHome) Main(m *testing.M) int { return s.Close(m.Run()) }
+
+// Close removes the home when the tests have ended with an exit code, and returns
+// that, or another if the home cannot be removed.
+func (s *SharedHome) Close(code int) int {
 	if s.home == nil {
 		return code
 	}
