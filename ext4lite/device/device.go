@@ -176,13 +176,26 @@ func NewFile(f *os.File, access Access) (*File, error) {
 func Donated(f *os.File, access Access) (*File, error) { return newFile(f, access) }
 
 func newFile(f *os.File, access Access) (*File, error) {
-	size, err := f.Seek(0, io.SeekEnd) // Stat gives 0 for block devices
+	size, err := sizeOf(f)
 	if err != nil {
 		return nil, err
 	}
 	d := &File{f: f, readonly: access == ReadOnly}
 	d.size.set(size)
 	return d, nil
+}
+
+// sizeOf asks a file without moving in it, which a process may not be allowed to. A
+// block device has its size at its end only.
+func sizeOf(f *os.File) (int64, error) {
+	st, err := f.Stat()
+	if err != nil {
+		return 0, err
+	}
+	if st.Mode().IsRegular() {
+		return st.Size(), nil
+	}
+	return f.Seek(0, io.SeekEnd)
 }
 
 // Name is the path the file was opened by.

@@ -98,9 +98,17 @@ func mapHostFile(fd int, size int64) (*HostFile, error) {
 // mapVolumeFile maps a file of a volume that counts references. The descriptor
 // stays its owner's.
 func mapVolumeFile(fd int, writable bool, holds pageHolder) (*HostFile, error) {
-	size, err := unix.Seek(fd, 0, io.SeekEnd)
-	if err != nil {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
 		return nil, fmt.Errorf("find size: %w", err)
+	}
+	size := st.Size
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		// A block device has its size at its end only.
+		var err error
+		if size, err = unix.Seek(fd, 0, io.SeekEnd); err != nil {
+			return nil, fmt.Errorf("find size: %w", err)
+		}
 	}
 	prot := unix.PROT_READ
 	if writable {

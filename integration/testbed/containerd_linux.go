@@ -45,8 +45,8 @@ type ContainerdOptions struct {
 	ErofsSize string
 	// Programs are put first in containerd's PATH, by name: shims.
 	Programs map[string]string
-	// Runtimes is TOML for the CRI plugin's table of runtimes: whole
-	// [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.NAME] tables.
+	// Runtimes is TOML that is appended to the configuration: whole tables of CRI's
+	// runtimes.
 	Runtimes string
 }
 
@@ -142,10 +142,6 @@ state = '{{.State}}'
 [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
   runtime_type = 'io.containerd.runc.v2'
 {{.Runtimes}}`
-
-// PauseImage is the name under which CRI looks for the image of a pod's own
-// container.
-const PauseImage = "registry.invalid/pause:1"
 
 // networkText is the pods' network: a bridge in the tests' own namespace.
 const networkText = `{"cniVersion": "1.0.0", "name": "gvx-test", "plugins": [

@@ -214,7 +214,7 @@ func sizeOf(path string) int64 {
 // launch makes a sandbox for the container.
 func (t *Task) launch(ctx context.Context, oci *convert.OCI, files *launch.ContainerFiles) error {
 	t.own = true
-	sb := &taskSandbox{id: t.handle.ID(), dir: t.handle.Dir()}
+	sb := &taskSandbox{id: t.handle.ID(), dir: t.handle.Dir(), log: t.log}
 	t.sandbox = sb
 	var err error
 	if sb.netns, err = t.openNetns(oci.Network); err != nil {
@@ -317,11 +317,13 @@ func (t *Task) explain(err error) error {
 		return err
 	}
 	ending := t.sandbox.process.End(endGrace)
-	return lostSandbox(t.sandbox.process.PID, ending, t.log)
+	return lostSandbox(t.sandbox.process.PID, ending, t.sandbox.log)
 }
 
-// donated closes what the sandbox has by now.
+// donated closes what the sandbox has by now. The log is read to its end when the
+// sandbox fails.
 func (t *Task) donated() {
+	t.log.Donated()
 	if t.gofer != nil {
 		t.gofer.Donated()
 	}

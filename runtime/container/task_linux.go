@@ -63,8 +63,9 @@ type taskSandbox struct {
 	// id is its first container's, dir that one's directory, where its sockets
 	// are.
 	id, dir string
-	// process is nil where another process launched it.
+	// process is nil where another process launched it; log is its log.
 	process *launch.Process
+	log     *launch.Log
 	pid     int
 
 	// netns is what the sandbox has for its network, nil for none; taken what it
@@ -149,7 +150,7 @@ func (t *Task) await(ended <-chan waited) {
 		w.exit = killedExit()
 		if t.sandbox.process != nil {
 			t.sandbox.process.Kill()
-			err = lostSandbox(t.sandbox.process.PID, t.sandbox.process.Ending(), t.log)
+			err = lostSandbox(t.sandbox.process.PID, t.sandbox.process.Ending(), t.sandbox.log)
 		} else if errors.Is(err, control.ErrClosed) {
 			err = nil // The sandbox ended with its first container.
 		}

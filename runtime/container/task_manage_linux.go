@@ -31,7 +31,7 @@ func (t *Task) watchCreated() {
 	}
 	var err error
 	if p := t.sandbox.process; t.own && p != nil {
-		err = lostSandbox(p.PID, p.Ending(), t.log)
+		err = lostSandbox(p.PID, p.Ending(), t.sandbox.log)
 	}
 	t.finish(killedExit(), err)
 }

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package testbed
+
+import (
+	"archive/tar"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+)
+
+// criNamespace is the one of containerd's in which CRI works.
+const criNamespace = "k8s.io"
+
+// PauseImage is the name under which CRI looks for the image of a pod's own
+// container.
+const PauseImage = "registry.invalid/pause:latest"
+
+// CRIImage imports an image of the test bed for CRI, and returns its name.
+func (c *Containerd) CRIImage(t testing.TB, snapshotter, name string) string {
+	t.Helper()
+	return c.ImportAs(t, snapshotter, filepath.Join(Need(t, name), "oci"), "test.invalid/"+name, criNamespace)
+}
+
+// CRIPause makes the image of pods' own containers and imports it.
+func (c *Containerd) CRIPause(t testing.TB, snapshotter string) {
+	t.Helper()
+	dir := filepath.Join(c.Dir, "pause")
+	if _, err := os.Stat(dir); err != nil {
+		program := filepath.Join(c.Dir, "pause-program")
+		build := exec.Command("go", "build", "-ldflags", "-s -w", "-o", program, "./integration/testbed/pause")
+		build.Dir = Tree()
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if output, err := build.CombinedOutput(); err != nil {
+			t.Fatalf("build pause: %v\n%s", err, output)
+		}
+		data, err := os.ReadFile(program)
+		if err != nil {
+			t.Fatal(err)
+		}
+		image := NewImage(t, tarOf(t, "pause", data))
+		config, err := image.ConfigFile()
+		if err != nil {
+			t.Fatal(err)
+		}
+		config = config.DeepCopy()
+		config.Config.Entrypoint = []string{"/pause"}
+		if image, err = mutate.ConfigFile(image, config); err != nil {
+			t.Fatal(err)
+		}
+		writeLayout(t, dir, image)
+	}
+	c.ImportAs(t, snapshotter, dir, strings.TrimSuffix(PauseImage, ":latest"), criNamespace)
+}
+
+// tarOf is a tar with one program.
+func tarOf(t testing.TB, name string, data []byte) []byte {
+	t.Helper()
+	var b strings.Builder
+	w := tar.NewWriter(&b)
+	if err := w.WriteHeader(&tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o755, Size: int64(len(data))}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Write(data); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return []byte(b.String())
+}
+
+// writeLayout writes an image as an OCI layout, with the tag "latest".
+func writeLayout(t testing.TB, dir string, image v1.Image) {
+	t.Helper()
+	path, err := layout.Write(dir, empty.Index)
+	if err == nil {
+		err = path.AppendImage(image, layout.WithPlatform(v1.Platform{OS: "linux", Architecture: Architecture}),
+			layout.WithAnnotations(map[string]string{"org.opencontainers.image.ref.name": "latest"}))
+	}
+	if err != nil {
+		t.Fatalf("write layout %s: %v", dir, err)
+	}
+}
+
+// CrictlCommand makes a command of CRI's own client.
+func (c *Containerd) CrictlCommand(ctx context.Context, t testing.TB, args ...string) *exec.Cmd {
+	t.Helper()
+	endpoint := "unix://" + c.Socket
+	cmd := exec.CommandContext(ctx, filepath.Join(Need(t, "cri-tools"), "crictl"),
+		append([]string{"--runtime-endpoint", endpoint, "--image-endpoint", endpoint, "--timeout", "60s"}, args...)...)
+	cmd.Env = []string{"PATH=" + c.path, "HOME=" + c.Dir}
+	cmd.WaitDelay = 15 * time.Second
+	return cmd
+}
+
+// Crictl runs a command of crictl to its end.
+func (c *Containerd) Crictl(t testing.TB, args ...string) Result {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), runTimeout)
+	defer cancel()
+	return Run(t, c.CrictlCommand(ctx, t, args...), nil)
+}
+
+// MustCrictl is Crictl for a command that has to succeed; it returns its output.
+func (c *Containerd) MustCrictl(t testing.TB, args ...string) string {
+	t.Helper()
+	result := c.Crictl(t, args...)
+	if result.Code != 0 {
+		t.Fatalf("crictl %q: %v\ncontainerd: %s", args, result, c.Log())
+	}
+	return result.Stdout
+}
