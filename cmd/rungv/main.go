@@ -27,5 +27,5 @@ func main() {
 	// A command ends before garbage matters: what the packages set up at start
 	// alone would have the collector run once, in every `rungv run`.
 	debug.SetGCPercent(commandGCPercent)
-	os.Exit(cli.Main(os.Args[1:]))
+	os.Exit(serve(func() int { return cli.Main(os.Args[1:]) }))
 }

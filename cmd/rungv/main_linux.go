@@ -4,9 +4,11 @@ package main
 
 import (
 	"os"
+	"runtime"
 
 	"z.gfire.dev/gvx/runtime/api"
 	"z.gfire.dev/gvx/runtime/boot"
+	"z.gfire.dev/gvx/runtime/container"
 	"z.gfire.dev/gvx/runtime/gofer"
 	"z.gfire.dev/gvx/runtime/guestinit"
 	"z.gfire.dev/gvx/runtime/treecopy"
@@ -28,4 +30,20 @@ func becomeSandbox() {
 	if os.Args[0] == treecopy.GuestName {
 		treecopy.GuestMain(os.Args)
 	}
+}
+
+// A process that stands for a container of an OCI bundle keeps its first thread for
+// what the host is to see of that: only an init function can lock it to main.
+func init() {
+	if container.StandsForTask(os.Args) {
+		runtime.LockOSThread()
+	}
+}
+
+// serve runs the command line.
+func serve(run func() int) int {
+	if container.StandsForTask(os.Args) {
+		return container.ServeFirstThread(run)
+	}
+	return run()
 }

@@ -298,10 +298,16 @@ func dockerTerminal(t *testing.T, d *dockerd) {
 // loadDemo gives the engine the test bed's image.
 func loadDemo(t *testing.T, d *dockerd) {
 	t.Helper()
-	archive := filepath.Join(d.dir, "demo.tar")
+	d.must(t, "load", "-q", "-i", demoArchive(t, d.dir))
+}
+
+// demoArchive is the test bed's image as an archive that engines load.
+func demoArchive(t *testing.T, dir string) string {
+	t.Helper()
+	archive := filepath.Join(dir, "demo.tar")
 	cmd := exec.Command("skopeo", "copy", "-q", "oci:"+filepath.Join(testbed.Need(t, "demo"), "oci:latest"), "docker-archive:"+archive+":demo:latest")
 	if r := testbed.Run(t, cmd, nil); r.Code != 0 {
 		t.Fatal(r)
 	}
-	d.must(t, "load", "-q", "-i", archive)
+	return archive
 }

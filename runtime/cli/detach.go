@@ -150,6 +150,7 @@ func newSuperviseCommand(g *globals) *cobra.Command {
 	}
 	cmd.Flags().BoolVarP(&pull.quiet, "quiet", "q", false, "Suppress the pull output")
 	cmd.Flags().StringVar(&pull.progress, "progress", progressAuto, "Set type of progress output")
+	cmd.Flags().Bool(strings.TrimPrefix(container.TaskArgument, "--"), false, "Stand for a container of an OCI bundle: main looks for it")
 	return cmd
 }
 

@@ -83,7 +83,7 @@ func createTask(cmd *cobra.Command, g *globals, f *bundleFlags, args []string) e
 	if err != nil {
 		return err
 	}
-	_, err = r.StartTaskSupervisor(cmd.Context(), g.supervisorArgs("", false), c)
+	_, err = r.StartTaskSupervisor(cmd.Context(), append(g.supervisorArgs("", false), container.TaskArgument), c)
 	return err
 }
 

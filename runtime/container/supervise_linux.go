@@ -151,8 +151,15 @@ func startSupervisor(argv []string, what *order, streams bool) (pid int, _ net.C
 		conn.Close()
 		return fail(err)
 	}
-	go cmd.Wait()
-	return cmd.Process.Pid, conn, nil
+	pid = cmd.Process.Pid
+	if streams {
+		// Its end belongs to whoever inherits it from us: an engine, which learns
+		// the exit code from that. It may come before our own.
+		_ = cmd.Process.Release()
+	} else {
+		go cmd.Wait()
+	}
+	return pid, conn, nil
 }
 
 // hearSupervisor reads what a supervisor reports, up to an event or its failure.

@@ -30,3 +30,7 @@ type SupervisorReport struct {
 	Created func(id, control string)
 	Started func()
 }
+
+// TaskArgument ends the arguments of a process that stands for a bundle's container:
+// its main has to leave its first thread to ServeFirstThread.
+const TaskArgument = "--task"

@@ -180,6 +180,9 @@ func (r *Runner) superviseTask(ctx context.Context, gone <-chan struct{}, c *Tas
 	}
 	l, err := listenIn(t.handle.Dir(), taskSocket)
 	if err == nil {
+		err = t.showRoot()
+	}
+	if err == nil {
 		err = sendPIDFD(c.PIDFDSocket)
 	}
 	if err == nil {
