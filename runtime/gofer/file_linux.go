@@ -52,25 +52,26 @@ func (f *file) lookUp(name string) (int, error) {
 	return unix.Openat(f.fd, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 }
 
-// child makes the control descriptor of a name in a directory. It takes over fd.
-func (f *file) child(name string, fd int) (*file, lisafs.Statx, error) {
+// init makes the file known to its connection. lisafs keeps a tree of names, by which
+// it refuses to touch what was removed: but a file that has lost a name may have
+// others, by which the guest goes on using this descriptor. So each is given a name
+// of its own, which nobody removes.
+func (f *file) init(c *lisafs.Connection, st *lisafs.Statx) {
+	node := &lisafs.Node{}
+	node.InitLocked("", nil)
+	f.ControlFD.Init(c, node, linux.FileMode(st.Mode), f)
+}
+
+// child makes the control descriptor of what was found in a directory. It takes over
+// fd.
+func (f *file) child(fd int) (*file, lisafs.Statx, error) {
 	st, err := f.tree.stat(fd)
 	if err != nil {
 		unix.Close(fd)
 		return nil, lisafs.Statx{}, err
 	}
 	c := &file{tree: f.tree, fd: fd}
-	parent := f.Node()
-	var node *lisafs.Node
-	parent.WithChildrenMu(func() {
-		if node = parent.LookupChildLocked(name); node != nil {
-			node.IncRef()
-			return
-		}
-		node = &lisafs.Node{}
-		node.InitLocked(name, parent)
-	})
-	c.ControlFD.Init(f.Conn(), node, linux.FileMode(st.Mode), c)
+	c.init(f.Conn(), &st)
 	return c, st, nil
 }
 
@@ -80,7 +81,7 @@ func (f *file) Walk(name string) (*lisafs.ControlFD, lisafs.Statx, error) {
 	if err != nil {
 		return nil, lisafs.Statx{}, err
 	}
-	c, st, err := f.child(name, fd)
+	c, st, err := f.child(fd)
 	return c.FD(), st, err
 }
 

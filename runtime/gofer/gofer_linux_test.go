@@ -310,3 +310,38 @@ func TestOneFile(t *testing.T) {
 		t.Error("a name below a file was found")
 	}
 }
+
+// TestSeveralNames: a file that has lost the name by which it was found can be used
+// as long as it has another.
+func TestSeveralNames(t *testing.T) {
+	s := serveTree(t, t.TempDir(), nil)
+	s.write("f", "text")
+	f := s.must("f")
+	if _, err := s.root.SymlinkAt(s.ctx, "l", "to", anyUID, anyGID); err != nil {
+		t.Fatal(err)
+	}
+	l := s.must("l")
+	for _, c := range []struct {
+		fd   lisafs.ClientFD
+		name string
+	}{{f, "f"}, {l, "l"}} {
+		if _, err := s.root.LinkAt(s.ctx, c.fd.ID(), c.name+"2"); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.root.UnlinkAt(s.ctx, c.name, 0); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.root.LinkAt(s.ctx, c.fd.ID(), c.name+"3"); err != nil {
+			t.Errorf("link %s: %v", c.name, err)
+		}
+	}
+	if to, err := l.ReadLinkAt(s.ctx); err != nil || to != "to" {
+		t.Errorf("%q, %v", to, err)
+	}
+	if _, err := s.open(f, unix.O_RDWR); err != nil {
+		t.Error(err)
+	}
+	if err := f.SetXattr(s.ctx, "user.a", "x", 0); err != nil && !is(err, unix.EOPNOTSUPP) {
+		t.Error(err)
+	}
+}

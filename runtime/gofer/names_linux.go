@@ -31,7 +31,7 @@ func (f *file) OpenCreate(mode linux.FileMode, uid lisafs.UID, gid lisafs.GID, n
 		f.undo(name, 0)
 		return failed(err)
 	}
-	c, st, err := f.child(name, named)
+	c, st, err := f.child(named)
 	if err != nil {
 		unix.Close(opened)
 		f.undo(name, 0)
@@ -94,7 +94,7 @@ func (f *file) made(name string, kind uint32, uid lisafs.UID, gid lisafs.GID, pe
 		f.undo(name, flags)
 		return nil, lisafs.Statx{}, err
 	}
-	c, st, err := f.child(name, fd)
+	c, st, err := f.child(fd)
 	if err != nil {
 		f.undo(name, flags)
 	}
@@ -148,7 +148,7 @@ func (f *file) Link(dir lisafs.ControlFDImpl, name string) (*lisafs.ControlFD, l
 	if err != nil {
 		return nil, lisafs.Statx{}, err
 	}
-	c, st, err := d.child(name, fd)
+	c, st, err := d.child(fd)
 	return c.FD(), st, err
 }
 

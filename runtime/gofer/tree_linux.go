@@ -11,7 +11,6 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
-	"gvisor.dev/gvisor/pkg/abi/linux"
 	"gvisor.dev/gvisor/pkg/lisafs"
 	"gvisor.dev/gvisor/pkg/unet"
 
@@ -116,7 +115,7 @@ func readHello(fd int) (*api.GoferHello, error) {
 }
 
 // Mount implements lisafs.ConnectionImpl.
-func (t *tree) Mount(c *lisafs.Connection, node *lisafs.Node) (*lisafs.ControlFD, lisafs.Statx, int, error) {
+func (t *tree) Mount(c *lisafs.Connection, _ *lisafs.Node) (*lisafs.ControlFD, lisafs.Statx, int, error) {
 	fd, err := duplicate(t.root)
 	if err != nil {
 		return nil, lisafs.Statx{}, -1, err
@@ -127,8 +126,7 @@ func (t *tree) Mount(c *lisafs.Connection, node *lisafs.Node) (*lisafs.ControlFD
 		return nil, lisafs.Statx{}, -1, err
 	}
 	n := &file{tree: t, fd: fd}
-	node.IncRef() // which the descriptor takes over
-	n.ControlFD.Init(c, node, linux.FileMode(st.Mode), n)
+	n.init(c, &st)
 	return &n.ControlFD, st, -1, nil
 }
 
