@@ -67,6 +67,36 @@ func TestLikeRunc(t *testing.T) {
 			s.Process.User = specs.User{UID: 1000, GID: 1000}
 			s.Linux.Sysctl = map[string]string{"net.ipv4.ip_unprivileged_port_start": "0"}
 		}},
+		"memory that goes with its users": {`python3 -c '
+import ctypes, time
+libc = ctypes.CDLL(None, use_errno=True)
+libc.shmat.restype = ctypes.c_void_p
+libc.shmdt.argtypes = [ctypes.c_void_p]
+def there(key):
+    for i in range(100):
+        if libc.shmget(key, 4096, 0) < 0:
+            return "gone"
+        time.sleep(0.1)
+    return "there"
+id = libc.shmget(77, 4096, 0o1600)
+at = libc.shmat(id, None, 0)
+print(libc.shmget(77, 4096, 0) == id)
+libc.shmdt(at)
+print(there(77))
+'; cat /proc/sys/kernel/shm_rmid_forced`, func(s *specs.Spec) { s.Linux.Sysctl = map[string]string{"kernel.shm_rmid_forced": "1"} }},
+		"message queues": {`cat /proc/sys/fs/mqueue/msg_max; python3 -c '
+import ctypes, errno
+libc = ctypes.CDLL(None, use_errno=True)
+class attr(ctypes.Structure):
+    _fields_ = [("f", ctypes.c_long), ("n", ctypes.c_long), ("size", ctypes.c_long), ("c", ctypes.c_long), ("r", ctypes.c_long * 4)]
+for n in (5, 100, 101):
+    a = attr(0, n, 8, 0)
+    fd = libc.mq_open(b"/q%d" % n, 0o102, 0o600, ctypes.byref(a))
+    print(n, fd >= 0 or errno.errorcode[ctypes.get_errno()])
+'`, func(s *specs.Spec) {
+			s.Process.User = specs.User{UID: 1000, GID: 1000}
+			s.Linux.Sysctl = map[string]string{"fs.mqueue.msg_max": "100"}
+		}},
 		"parameters": {"tr '\\t' ' ' < /proc/sys/net/ipv4/ip_local_port_range", func(s *specs.Spec) {
 			s.Linux.Sysctl = map[string]string{"net.ipv4.ip_local_port_range": "2000 3000"}
 		}},

@@ -16,6 +16,7 @@ import (
 	"gvisor.dev/gvisor/pkg/abi/linux"
 	"gvisor.dev/gvisor/pkg/cpuid"
 	"gvisor.dev/gvisor/pkg/errors/linuxerr"
+	"gvisor.dev/gvisor/pkg/sentry/kernel"
 	"gvisor.dev/gvisor/pkg/sentry/kernel/auth"
 	"gvisor.dev/gvisor/pkg/sentry/vfs"
 	"gvisor.dev/gvisor/pkg/usermem"
@@ -341,14 +342,27 @@ func TestContainerSysctls(t *testing.T) {
 	spec := explicitSpec(t, "c")
 	spec.Sysctls = map[string]string{
 		"net.ipv4.ip_unprivileged_port_start": "0", "net.ipv4.ping_group_range": "0\t2147483647", "net.ipv4.ip_local_port_range": "2000 3000",
-		"net.ipv4.tcp_timestamps": "1", "kernel.shmmni": "4096",
+		"net.ipv4.tcp_timestamps": "1", "kernel.shmmni": "4096", "kernel.shm_rmid_forced": "1", "fs.mqueue.msg_max": "100", "fs.mqueue.queues_max": "256",
 	}
 	sb := testSandbox(t, spec)
 	g := prepared(t, sb, sb.first)
 	if text, err := g.read("/proc/sys/net/ipv4/ip_local_port_range"); strings.Join(strings.Fields(text), " ") != "2000 3000" || err != nil {
 		t.Errorf("%q, %v", text, err)
 	}
-	for name, value := range map[string]string{"net.ipv4.ip_unprivileged_port_start": "1024", "net.ipv4.no_such": "1", "net.ipv4.tcp_timestamps": "0", "kernel.shmmni": "7"} {
+	for name, want := range map[string]string{"kernel/shm_rmid_forced": "1\n", "fs/mqueue/msg_max": "100\n", "fs/mqueue/msgsize_max": "8192\n"} {
+		if text, err := g.read("/proc/sys/" + name); text != want || err != nil {
+			t.Errorf("%s: %q, %v", name, text, err)
+		}
+	}
+	for name, value := range map[string]string{"fs.mqueue.msg_max": "100000", "kernel.shm_rmid_forced": "yes"} {
+		if err := g.writeSysctls(map[string]string{name: value}); api.KindOf(err) != api.KindInvalid {
+			t.Errorf("%s=%s: %v", name, value, err)
+		}
+	}
+	if second := filesOf(t, sb, sb.first); second.sb.ipc.value(kernel.NewIPCNamespace(sb.userns), param("msg_max")) != 10 {
+		t.Error("another namespace has the first one's limits")
+	}
+	for name, value := range map[string]string{"fs.mqueue.queues_max": "7", "net.ipv4.ip_unprivileged_port_start": "1024", "net.ipv4.no_such": "1", "net.ipv4.tcp_timestamps": "0", "kernel.shmmni": "7"} {
 		if err := g.writeSysctls(map[string]string{name: value}); api.KindOf(err) != api.KindUnsupported {
 			t.Errorf("%s=%s: %v", name, value, err)
 		}

@@ -261,7 +261,7 @@ func (sb *sandbox) registerFilesystems() error {
 	v.MustRegisterFilesystemType(fuse.Name, &fuse.FilesystemType{}, mountable)
 	v.MustRegisterFilesystemType(mqfs.Name, &mqfs.FilesystemType{}, mountable)
 	v.MustRegisterFilesystemType(overlay.Name, &overlayType{}, mountable)
-	v.MustRegisterFilesystemType(proc.Name, &proc.FilesystemType{}, mountable)
+	v.MustRegisterFilesystemType(proc.Name, &procType{ipc: &sb.ipc}, mountable)
 	v.MustRegisterFilesystemType(sys.Name, &sys.FilesystemType{}, mountable)
 	v.MustRegisterFilesystemType(tmpfs.Name, &tmpfs.FilesystemType{}, mountable)
 	// These are only ever mounted by boot itself: a guest's options for gofer would

@@ -11,6 +11,7 @@ import (
 	"bytes"
 	gocontext "context"
 	"io"
+	"slices"
 	"strings"
 
 	"gvisor.dev/gvisor/pkg/context"
@@ -99,15 +100,14 @@ func (m *mountTable) source(target, fsType string) string {
 	return fsType
 }
 
-// shownOptions leaves out what is between the Sentry and its gofer.
+// shownOptions leaves out what is between the Sentry and its gofer, and what only
+// gVisor takes.
 func shownOptions(fsType, options string) string {
-	if fsType != gofer.Name {
-		return options
-	}
 	var kept []string
 	for o := range strings.SplitSeq(options, ",") {
-		switch o {
-		case "rw", "ro", "nosuid", "nodev", "noexec", "noatime":
+		switch {
+		case strings.HasPrefix(o, "dentry_cache_limit="):
+		case fsType != gofer.Name, slices.Contains([]string{"rw", "ro", "nosuid", "nodev", "noexec", "noatime"}, o):
 			kept = append(kept, o)
 		}
 	}

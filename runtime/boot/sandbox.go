@@ -42,6 +42,7 @@ type sandbox struct {
 	streams     streamSets
 	execs       execs
 	unbindable  unbindableMounts
+	ipc         guestIPC
 	pause       pauser
 	// pids is the limit on guest tasks, 0 for none.
 	pids atomic.Uint64
@@ -63,6 +64,6 @@ type sandbox struct {
 
 func newSandbox(h *api.HeadStart, tl *timeline) *sandbox {
 	sb := &sandbox{head: h, timeline: tl, containers: make(map[string]*container)}
-	sb.cgroups.sb = sb
+	sb.cgroups.sb, sb.ipc.sb = sb, sb
 	return sb
 }

@@ -26,6 +26,8 @@ func (sb *sandbox) syscallOverrides() map[string]func(kernel.SyscallFn) kernel.S
 
 		"umount2": umountShared,
 		"mount":   sb.mountCall,
+		"mq_open": sb.ipc.openQueue,
+		"shmget":  sb.ipc.getSegment,
 		"bpf":     loadFilters,
 		"mkdir":   func(call kernel.SyscallFn) kernel.SyscallFn { return sb.extendCgroup(call, false) },
 		"mkdirat": func(call kernel.SyscallFn) kernel.SyscallFn { return sb.extendCgroup(call, true) },
