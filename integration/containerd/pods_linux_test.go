@@ -163,6 +163,36 @@ func podAddress(t *testing.T, c *testbed.Containerd, id string) string {
 	return doc.Status.Network.IP
 }
 
+// TestPodLimits: a container above its limit is killed, and CRI says why; the pod
+// and its others live.
+func TestPodLimits(t *testing.T) {
+	c := newGVX(t, testbed.ContainerdOptions{ErofsSize: "1GiB", Runtimes: handlers})
+	c.CRIPause(t, "erofs")
+	image := c.CRIImage(t, "erofs", "demo")
+	p := runPod(t, c, "gvx", "pod", nil)
+	other := p.run(image, "other", nil, "sleep", "1000")
+	big := p.run(image, "big", func(doc object) {
+		doc["linux"].(object)["resources"] = object{"memory_limit_in_bytes": 64 << 20}
+	}, "python3", "-c", "x = bytearray(300 << 20); print(len(x))")
+	await(t, "its end", func() bool { return strings.Contains(c.MustCrictl(t, "inspect", big), "CONTAINER_EXITED") })
+	if out := c.MustCrictl(t, "inspect", big); !strings.Contains(out, "OOMKilled") {
+		t.Errorf("inspect: %s\nlog: %s", out, p.log("big"))
+	}
+	if out := c.MustCrictl(t, "exec", other, "echo", "lives"); out != "lives\n" {
+		t.Errorf("the other container: %q", out)
+	}
+	// A limit that comes later holds, too.
+	c.MustCrictl(t, "update", "--memory", "67108864", other)
+	if r := c.Crictl(t, "exec", other, "python3", "-c", "x = bytearray(300 << 20)"); r.Code == 0 {
+		t.Errorf("a process above a limit that was added: %v", r)
+	}
+	if out := c.MustCrictl(t, "exec", other, "echo", "lives"); out != "lives\n" {
+		t.Errorf("the other container: %q", out)
+	}
+	p.remove()
+	nothingLeft(t, c)
+}
+
 // TestPodMounts: directories and files of the host, as kubelet mounts volumes.
 func TestPodMounts(t *testing.T) {
 	c := newGVX(t, testbed.ContainerdOptions{ErofsSize: "1GiB", Runtimes: handlers})

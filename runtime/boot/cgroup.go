@@ -8,11 +8,14 @@ import (
 
 	"gvisor.dev/gvisor/pkg/abi/linux"
 	"gvisor.dev/gvisor/pkg/fspath"
+	"gvisor.dev/gvisor/pkg/log"
 	"gvisor.dev/gvisor/pkg/sentry/fsimpl/cgroup2fs"
 	"gvisor.dev/gvisor/pkg/sentry/kernel"
 	"gvisor.dev/gvisor/pkg/sentry/kernel/auth"
 	"gvisor.dev/gvisor/pkg/sentry/vfs"
 	"gvisor.dev/gvisor/pkg/usermem"
+
+	"z.gfire.dev/gvx/runtime/api"
 )
 
 // guestControllers are those of the guest's cgroup v2 hierarchy.
@@ -30,33 +33,66 @@ func (sb *sandbox) setupCgroups() error {
 	return nil
 }
 
-// containerCgroup decides where a container's first process starts. Without
-// limits that is the root cgroup, whose processes may coexist with enabled
-// controllers: a Docker engine inside need not move itself first. With a limit
-// on processes it is a cgroup of its own, at the root of a cgroup namespace.
-func (sb *sandbox) containerCgroup(m *mounter, id string) (kernel.Cgroup2, *kernel.CgroupNamespace, error) {
-	limit := sb.spec.Resources.Pids
-	if limit <= 0 {
-		return nil, nil, nil
+// containerCgroup decides where a container's first process starts. For the first
+// one without limits that is the root cgroup, whose processes may coexist with
+// enabled controllers: a Docker engine inside need not move itself first. With a
+// limit on processes it is a cgroup of its own, at the root of a cgroup namespace,
+// and so for every further container, which is held to its own limits there.
+func (sb *sandbox) containerCgroup(m *mounter, c *container) (kernel.Cgroup2, *kernel.CgroupNamespace, error) {
+	limits, id := c.spec.Resources, c.spec.ID
+	if c == sb.first {
+		// Its memory is the sandbox's: see memoryEnforcer.
+		limits = api.Resources{Pids: sb.spec.Resources.Pids}
+		if limits.Pids <= 0 {
+			return nil, nil, nil
+		}
 	}
 	root := sb.cgroupRoot()
 	where := &vfs.PathOperation{Root: root, Start: root, Path: fspath.Parse(id)}
 	if err := m.vfs.MkdirAt(m.ctx, m.creds, where, &vfs.MkdirOptions{Mode: 0o755}); err != nil {
 		return nil, nil, fmt.Errorf("create cgroup of container %s: %w", id, err)
 	}
-	if err := sb.writeCgroup(id+"/pids.max", strconv.FormatInt(limit, 10)); err != nil {
-		return nil, nil, fmt.Errorf("limit processes of container %s: %w", id, err)
+	for name, limit := range map[string]int64{"pids.max": limits.Pids, "memory.max": limits.MemoryBytes} {
+		if limit <= 0 {
+			continue
+		}
+		if err := sb.writeCgroup(id+"/"+name, strconv.FormatInt(limit, 10)); err != nil {
+			return nil, nil, fmt.Errorf("set %s of container %s: %w", name, id, err)
+		}
 	}
 	vd, err := m.vfs.GetDentryAt(m.ctx, m.creds, where, &vfs.GetDentryOptions{})
 	if err != nil {
 		return nil, nil, fmt.Errorf("find cgroup of container %s: %w", id, err)
 	}
-	// The cgroup lives as long as the sandbox; so may the reference.
+	// The cgroup lives as long as the container; so may the reference.
+	c.cgroupEntry = vd
 	cg, ok := cgroup2fs.CgroupFromDentry(vd.Dentry())
 	if !ok {
 		return nil, nil, fmt.Errorf("cgroup of container %s is none", id)
 	}
+	if limits.MemoryBytes > 0 {
+		sb.cgroups.watchLimit(cg)
+	}
 	return cg, sb.k.NewCgroupNamespace(m.ctx, cg, sb.userns), nil
+}
+
+// removeCgroup removes the cgroup of a further container that is forgotten, where
+// it has one that nobody is in.
+func (sb *sandbox) removeCgroup(c *container) {
+	sb.mu.Lock()
+	entry := c.cgroupEntry
+	c.cgroupEntry = vfs.VirtualDentry{}
+	sb.mu.Unlock()
+	if !entry.Ok() {
+		return
+	}
+	ctx := sb.k.SupervisorContext()
+	entry.DecRef(ctx)
+	root := sb.cgroupRoot()
+	where := &vfs.PathOperation{Root: root, Start: root, Path: fspath.Parse(c.spec.ID)}
+	if err := sb.k.VFS().RmdirAt(ctx, auth.NewRootCredentials(sb.userns), where); err != nil {
+		log.Debugf("remove cgroup of container %s: %v", c.spec.ID, err)
+	}
 }
 
 func (sb *sandbox) cgroupRoot() vfs.VirtualDentry {

@@ -44,6 +44,10 @@ type container struct {
 	// volumes have to be there to be brought to rest.
 	mns     *vfs.MountNamespace
 	volumes []*volume
+	// cgroup is the container's own in the guest, nil without one; cgroupEntry is
+	// a reference on its directory.
+	cgroup      kernel.Cgroup2
+	cgroupEntry vfs.VirtualDentry
 
 	// createdCh is closed once it could be started, startedCh once it runs, and
 	// both when that failed; exitedCh once its first process has ended and its
@@ -151,7 +155,7 @@ func (sb *sandbox) waitContainer(c *container) {
 	c.init.WaitExited()
 	exit := exitStatus(c.init)
 	exit.At = time.Now()
-	exit.OOMKilled = sb.memory.killed()
+	exit.OOMKilled = sb.outOfMemory(c, exit)
 	sb.mu.Lock()
 	c.exit = exit
 	sb.mu.Unlock()
@@ -376,6 +380,7 @@ func (sb *sandbox) enter(c *container) error {
 func (sb *sandbox) discard(c *container) {
 	sb.dropProcess(c)
 	sb.release(c)
+	sb.removeCgroup(c)
 	sb.mu.Lock()
 	delete(sb.containers, c.spec.ID)
 	sb.mu.Unlock()
@@ -409,6 +414,7 @@ func (s *service) Delete(_ context.Context, req *controlv1.DeleteRequest) (*cont
 		s.sb.mu.Lock()
 		delete(s.sb.containers, c.spec.ID)
 		s.sb.mu.Unlock()
+		s.sb.removeCgroup(c)
 		return &controlv1.DeleteResponse{}, nil
 	default:
 	}

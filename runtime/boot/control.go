@@ -217,10 +217,14 @@ func (s *service) Resize(_ context.Context, req *controlv1.ResizeRequest) (*cont
 
 // Stats implements controlv1.SandboxService.
 func (s *service) Stats(_ context.Context, req *controlv1.StatsRequest) (*controlv1.StatsResponse, error) {
-	if _, _, err := s.running(req.GetContainer()); err != nil {
+	c, _, err := s.running(req.GetContainer())
+	if err != nil {
 		return nil, err
 	}
 	sb := s.sb
+	if c != sb.first {
+		return sb.containerStats(c), nil
+	}
 	used := sb.chargedBytes()
 	cpu := sb.k.CPUStats()
 	tasks := 0

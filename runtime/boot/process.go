@@ -53,10 +53,11 @@ func (sb *sandbox) prepareContainer(c *container) error {
 	c.sources = m.sources
 	defer func() { c.volumes = m.volumes }()
 	// Before the mounts: what /sys/fs/cgroup shows follows the namespace.
-	cgroup, cgroupns, err := sb.containerCgroup(m, spec.ID)
+	cgroup, cgroupns, err := sb.containerCgroup(m, c)
 	if err != nil {
 		return err
 	}
+	c.cgroup = cgroup
 	rootArgs.InitialCgroupV2, rootArgs.CgroupNamespace = cgroup, cgroupns
 	mns, err := m.mountRoot()
 	if err != nil {

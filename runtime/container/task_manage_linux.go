@@ -8,7 +8,10 @@ package container
 import (
 	"context"
 
+	"github.com/opencontainers/runtime-spec/specs-go"
+
 	"z.gfire.dev/gvx/runtime/control"
+	"z.gfire.dev/gvx/runtime/hostcgroup"
 )
 
 // watchCreated ends a container whose sandbox ends before the container is started.
@@ -55,6 +58,21 @@ func (t *Task) Resume(ctx context.Context) error {
 		return err
 	}
 	return t.r.notePaused(t.handle.ID(), false)
+}
+
+// Update changes the container's limits: those that the sandbox holds it to, and
+// those of the host's cgroup. What is absent stays.
+func (t *Task) Update(ctx context.Context, res *specs.LinuxResources) error {
+	if t.group != nil {
+		if err := t.group.Update(hostcgroup.ForSandbox(res)); err != nil {
+			return err
+		}
+	}
+	limits := taskLimits(res)
+	if limits == (control.Limits{}) {
+		return nil
+	}
+	return t.sandbox.control.Update(ctx, t.handle.ID(), limits)
 }
 
 // Stats is what the container uses.

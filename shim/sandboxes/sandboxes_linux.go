@@ -273,7 +273,7 @@ func (c *made) Pause(ctx context.Context) error { return c.task.Pause(ctx) }
 func (c *made) Resume(ctx context.Context) error { return c.task.Resume(ctx) }
 
 func (c *made) Update(ctx context.Context, r *specs.LinuxResources) error {
-	return c.runner.UpdateTask(ctx, c.id, r)
+	return c.task.Update(ctx, r)
 }
 
 func (c *made) Stats(ctx context.Context) (task.Stats, error) {
