@@ -6,6 +6,7 @@
 package gofer
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -343,5 +344,41 @@ func TestSeveralNames(t *testing.T) {
 	}
 	if err := f.SetXattr(s.ctx, "user.a", "x", 0); err != nil && !is(err, unix.EOPNOTSUPP) {
 		t.Error(err)
+	}
+}
+
+// TestDirents: entries are read up to the end of what the kernel has written, and
+// what is no entry ends the list.
+func TestDirents(t *testing.T) {
+	entry := func(name string) []byte {
+		b := make([]byte, (direntNameOffset+len(name)+8)&^7)
+		binary.NativeEndian.PutUint64(b, 7)
+		binary.NativeEndian.PutUint16(b[16:], uint16(len(b)))
+		b[18] = unix.DT_DIR
+		copy(b[direntNameOffset:], name)
+		return b
+	}
+	names := func(b []byte) (list []string) {
+		for d := range dirents(b[:len(b):len(b)]) {
+			if d.Ino != 7 || d.Type != unix.DT_DIR {
+				t.Errorf("%+v", d)
+			}
+			list = append(list, string(d.Name))
+		}
+		return list
+	}
+	long := strings.Repeat("n", 255)
+	all := slices.Concat(entry("a"), entry(long), entry("b"))
+	if got := names(all); !slices.Equal(got, []string{"a", long, "b"}) {
+		t.Errorf("%q", got)
+	}
+	for cut := range len(all) {
+		if got := names(all[:cut]); len(got) > 2 {
+			t.Errorf("%d bytes: %q", cut, got)
+		}
+	}
+	binary.NativeEndian.PutUint16(all[16:], 0)
+	if got := names(all); len(got) != 0 {
+		t.Errorf("an entry of no length: %q", got)
 	}
 }

@@ -5,8 +5,11 @@
 package gofer
 
 import (
+	"bytes"
+	"encoding/binary"
+	"iter"
+
 	"golang.org/x/sys/unix"
-	"gvisor.dev/gvisor/pkg/fsutil"
 	"gvisor.dev/gvisor/pkg/lisafs"
 	"gvisor.dev/gvisor/pkg/marshal/primitive"
 )
@@ -92,6 +95,16 @@ func (o *openFile) Renamed() {}
 // direntBytes is what one system call reads: lisafs' answer may be many of them.
 const direntBytes = 32 << 10
 
+const (
+	// direntNameOffset is where the name of an entry begins.
+	direntNameOffset = 19
+	// maxDirentBytes is the longest entry: a name of 255 bytes, and its zero.
+	maxDirentBytes = 280
+	// maxListBytes bounds one answer, whatever is asked for: gVisor asks for 64 KiB,
+	// and the answer's form takes less than twice of that.
+	maxListBytes = 256 << 10
+)
+
 // Getdent64 implements lisafs.OpenFDImpl.
 func (o *openFile) Getdent64(count uint32, rewind bool, record func(lisafs.Dirent64)) error {
 	if rewind {
@@ -109,32 +122,52 @@ func (o *openFile) Getdent64(count uint32, rewind bool, record func(lisafs.Diren
 	if err != nil {
 		return err
 	}
+	count = min(count, maxListBytes)
 	buf := make([]byte, min(direntBytes, count))
 	for left := int(count); left > 0; {
 		n, err := unix.Getdents(o.fd, buf[:min(len(buf), left)])
-		if err == unix.EINVAL && left < fsutil.UnixDirentMaxSize && left < int(count) {
+		if err == unix.EINVAL && left < maxDirentBytes && left < int(count) {
 			return nil // no room for another name: the next request gets it
 		}
 		if err != nil || n <= 0 {
 			return err
 		}
 		left -= n
-		fsutil.ParseDirents(buf[:n], func(ino uint64, off int64, kind uint8, name string, _ uint16) {
-			d := lisafs.Dirent64{
-				Ino: primitive.Uint64(ino), Off: primitive.Uint64(off), Type: primitive.Uint8(kind), Name: lisafs.SizedString(name),
-				DevMajor: primitive.Uint32(dir.DevMajor), DevMinor: primitive.Uint32(dir.DevMinor),
-			}
-			if look && name != "." && name != ".." {
-				st, err := o.tree.statAt(o.fd, name, 0)
+		for d := range dirents(buf[:n]) {
+			d.DevMajor, d.DevMinor = primitive.Uint32(dir.DevMajor), primitive.Uint32(dir.DevMinor)
+			if look && d.Name != "." && d.Name != ".." {
+				st, err := o.tree.statAt(o.fd, string(d.Name), 0)
 				if err != nil {
-					return // removed since
+					continue // removed since
 				}
 				d.Ino, d.DevMajor, d.DevMinor = primitive.Uint64(st.Ino), primitive.Uint32(st.DevMajor), primitive.Uint32(st.DevMinor)
 			}
 			record(d)
-		})
+		}
 	}
 	return nil
+}
+
+// dirents are the entries that getdents64(2) has put into buf, each an inode number,
+// an offset, the entry's length, a type and a name that ends in a zero. (fsutil's
+// parser reads the longest possible entry, beyond the end of a buffer.)
+func dirents(buf []byte) iter.Seq[lisafs.Dirent64] {
+	return func(yield func(lisafs.Dirent64) bool) {
+		for len(buf) > direntNameOffset {
+			length := int(binary.NativeEndian.Uint16(buf[16:]))
+			if length <= direntNameOffset || length > len(buf) {
+				return
+			}
+			name, _, _ := bytes.Cut(buf[direntNameOffset:length], []byte{0})
+			if !yield(lisafs.Dirent64{
+				Ino: primitive.Uint64(binary.NativeEndian.Uint64(buf)), Off: primitive.Uint64(binary.NativeEndian.Uint64(buf[8:])),
+				Type: primitive.Uint8(buf[18]), Name: lisafs.SizedString(name),
+			}) {
+				return
+			}
+			buf = buf[length:]
+		}
+	}
 }
 
 // overlaid says whether a descriptor lies on an overlay.
