@@ -34,6 +34,10 @@ const (
 	// killGrace is how long the memory of a process that is dead may take to be
 	// given back to the host.
 	killGrace = 300 * time.Millisecond
+	// releaseGrace is how long memory that no process holds may take to become
+	// less before the next look: what an ended process had is given back to the
+	// host page by page, and killing another one would not hurry it.
+	releaseGrace = time.Second
 	// killGrowthBytes is how much more the others may take meanwhile; above it
 	// the next one is chosen at once.
 	killGrowthBytes = 32 << 20
@@ -128,7 +132,9 @@ func (sb *sandbox) watchMemory() {
 			m.peak.Store(used)
 		}
 		if sb.overLimit(used) {
-			sb.killLargest(used)
+			if !sb.awaitRelease(used) {
+				sb.killLargest(used)
+			}
 			continue
 		}
 		time.Sleep(memoryPollInterval(m.headroom(used)))
@@ -148,6 +154,32 @@ func (m *memoryEnforcer) headroom(used uint64) uint64 {
 func memoryPollInterval(headroom uint64) time.Duration {
 	d := time.Duration(float64(headroom) / 2 / fastestBytesPerSecond * float64(time.Second))
 	return min(max(d, memoryPollMin), memoryPollMax)
+}
+
+// awaitRelease waits while what is too much is given back: the processes hold less
+// than the limit between them, and the sum falls. It reports whether that is done.
+// Where files in memory are what is too much, nothing falls.
+func (sb *sandbox) awaitRelease(used uint64) bool {
+	var held uint64
+	for _, tg := range sb.k.RootPIDNamespace().ThreadGroups() {
+		held += residentBytes(tg)
+	}
+	if held > sb.memory.limit.Load() {
+		return false
+	}
+	least := used
+	for fell := time.Now(); time.Since(fell) < releaseGrace; time.Sleep(memoryPollMin) {
+		now := sb.chargedBytes()
+		switch {
+		case !sb.overLimit(now):
+			return true
+		case now > used+killGrowthBytes:
+			return false
+		case now < least:
+			least, fell = now, time.Now()
+		}
+	}
+	return false
 }
 
 // killLargest kills the guest process that holds most memory and waits until
