@@ -293,6 +293,54 @@ func TestHostProcesses(t *testing.T) {
 	}
 }
 
+// TestHostReachesGuest: for the host's processes in the namespace, its localhost and
+// its addresses are the guest's: a port-forward connects so.
+func TestHostReachesGuest(t *testing.T) {
+	w := newWorld(t, 1500, 1500)
+	name := "reach-" + w.pod
+	w.serve(t, name, `python3 -c '
+import socket, socketserver, threading
+class Echo(socketserver.BaseRequestHandler):
+    def handle(self):
+        while True:
+            b = self.request.recv(1 << 20)
+            if not b: return
+            self.request.sendall(b)
+def serve(family, address):
+    class Server(socketserver.ThreadingTCPServer):
+        address_family = family
+        request_queue_size = 100
+    s = Server((address, 7000), Echo)
+    threading.Thread(target=s.serve_forever).start()
+serve(socket.AF_INET, "0.0.0.0")
+serve(socket.AF_INET6, "::1")
+print("ready", flush=True)'`)
+	for _, address := range []string{"127.0.0.1:7000", "[::1]:7000", podIP + ":7000", "localhost:7000"} {
+		for _, size := range []int{1, 2_000_003} {
+			if err := exchangeFrom(w.pod, address, size); err != nil {
+				t.Errorf("%s, %d bytes: %v", address, size, err)
+			}
+		}
+	}
+	// Where nobody listens, nobody answers.
+	for _, address := range []string{"127.0.0.1:7001", "[" + podIP6 + "]:7000"} {
+		if err := exchangeFrom(w.pod, address, 1); err == nil {
+			t.Errorf("%s: somebody answered", address)
+		}
+	}
+	// Many at once.
+	failed := make(chan error)
+	const many = 50
+	for range many {
+		go func() { failed <- exchangeFrom(w.pod, "127.0.0.1:7000", 100_000) }()
+	}
+	for range many {
+		if err := <-failed; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // TestDetached: a container that goes on alone keeps the interfaces, says which,
 // and gives them back at its end.
 func TestDetached(t *testing.T) {

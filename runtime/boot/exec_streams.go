@@ -87,6 +87,10 @@ func (sb *sandbox) receiveStreams() error {
 				set.close()
 				continue
 			}
+			if to, ok := control.ParseArrival(string(id)); ok {
+				sb.arrive(to, set)
+				continue
+			}
 			sb.streams.put(string(id), set)
 		}
 	}()

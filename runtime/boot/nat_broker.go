@@ -204,8 +204,9 @@ func (c *brokerClient) hangUp() {
 
 // hostConn is a connection of the host.
 type hostConn struct {
-	file   *os.File
-	raw    syscall.RawConn
+	file *os.File
+	raw  syscall.RawConn
+	// client is nil for one that no broker knows of.
 	client *brokerClient
 	// protocol and id are the request's; id counts if held is set.
 	protocol netwire.Protocol
@@ -270,6 +271,9 @@ func (c *hostConn) close() {
 	c.closing.Do(func() {
 		c.file.Close()
 		b := c.client
+		if b == nil {
+			return // Of no broker.
+		}
 		b.mu.Lock()
 		delete(b.conns, c)
 		if c.held {

@@ -40,6 +40,7 @@ type sandbox struct {
 	layers      []string
 	memory      memoryEnforcer
 	streams     streamSets
+	arrivals    streamLimit
 	execs       execs
 	unbindable  unbindableMounts
 	ipc         guestIPC
@@ -63,7 +64,7 @@ type sandbox struct {
 }
 
 func newSandbox(h *api.HeadStart, tl *timeline) *sandbox {
-	sb := &sandbox{head: h, timeline: tl, containers: make(map[string]*container)}
+	sb := &sandbox{head: h, timeline: tl, containers: make(map[string]*container), arrivals: streamLimit{most: maxArrivals}}
 	sb.cgroups.sb, sb.ipc.sb = sb, sb
 	return sb
 }

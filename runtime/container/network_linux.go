@@ -163,6 +163,9 @@ func (u *run) links() []api.Link {
 
 // closeNetwork gives back interfaces, ports and socket files.
 func (u *run) closeNetwork() {
+	if u.stopArrivals != nil {
+		u.stopArrivals()
+	}
 	if u.taken != nil {
 		if err := u.taken.Release(); err != nil {
 			u.warn("%v", err)

@@ -77,6 +77,9 @@ type run struct {
 	// has of it; nil otherwise.
 	namespace *netns.Namespace
 	taken     *netns.Taken
+	// stopArrivals ends what comes to the guest by way of the namespace; nil
+	// before it has begun.
+	stopArrivals func()
 	// volumes are open until the sandbox has ended.
 	volumes []*volumes.Opened
 	// gofer is nil without directories of the host, which are sources.
@@ -318,6 +321,9 @@ func (u *run) supervise(ctx context.Context) (api.ExitStatus, error) {
 	})
 	if err != nil {
 		u.warn("%v", err)
+	}
+	if u.taken != nil {
+		u.stopArrivals = serveArrivals(u.taken, u.handle.Dir(), u.warn)
 	}
 	if u.o.Started != nil {
 		u.o.Started()

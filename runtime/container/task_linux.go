@@ -72,6 +72,9 @@ type taskSandbox struct {
 	// has got of it.
 	netns *netns.Namespace
 	taken *netns.Taken
+	// stopArrivals ends what comes to the guest by way of the namespace; nil
+	// before it has begun.
+	stopArrivals func()
 }
 
 // Start lets the container's first process run. It returns once it does.
@@ -110,6 +113,9 @@ func (t *Task) run(ctx context.Context) error {
 		return rec.SetState(api.StateRunning)
 	}); err != nil {
 		t.note("%v", err)
+	}
+	if sb := t.sandbox; t.own && sb.taken != nil {
+		sb.stopArrivals = serveArrivals(sb.taken, sb.dir, t.note)
 	}
 	go t.await(ended)
 	if err := t.hooks(ctx, hooks.Poststart); err != nil {
@@ -191,6 +197,10 @@ func (t *Task) finish(exit api.ExitStatus, cause error) {
 
 func (t *Task) releaseNetwork() {
 	sb := t.sandbox
+	if sb.stopArrivals != nil {
+		sb.stopArrivals()
+		sb.stopArrivals = nil
+	}
 	if sb.taken != nil {
 		if err := sb.taken.Release(); err != nil {
 			t.note("%v", err)

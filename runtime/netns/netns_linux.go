@@ -25,7 +25,8 @@
 // nsenter. Their connections are told from the guest's by port: the namespace's
 // local ports are set to [api.HostPortFirst] to [api.HostPortLast], and a guest
 // does not use these. Frames to them go to the host's stack only; answers to ARP,
-// neighbour discovery, ping, and errors go to both; all else to the sandbox.
+// neighbour discovery, ping, and errors go to both; all else to the sandbox. What
+// they connect to in the namespace itself is the sandbox's: see [Taken.Arrivals].
 //
 // Where the host takes no such program (no rights to load one, a very old kernel),
 // the addresses are taken from the interfaces and given back afterwards.

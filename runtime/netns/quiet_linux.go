@@ -171,11 +171,13 @@ type programLoad struct {
 	kernel       uint32
 	flags        uint32
 	name         [unix.BPF_OBJ_NAME_LEN]byte
+	ifindex      uint32
+	attach       uint32
 }
 
 type linkCreate struct {
 	program  uint32
-	ifindex  uint32
+	target   uint32 // an interface's index, or a namespace
 	attach   uint32
 	flags    uint32
 	relative uint32
@@ -185,9 +187,16 @@ type linkCreate struct {
 
 // loadProgram hands a program for what comes in to the kernel.
 func loadProgram(code []byte) (*os.File, error) {
+	return loadProgramOf(unix.BPF_PROG_TYPE_SCHED_CLS, 0, code)
+}
+
+// loadProgramOf hands a program of any kind to the kernel; attach is where it will
+// be attached, for kinds that have to say so.
+func loadProgramOf(kind, attach uint32, code []byte) (*os.File, error) {
 	license := []byte("Apache-2.0\x00")
 	attr := programLoad{
-		kind:         unix.BPF_PROG_TYPE_SCHED_CLS,
+		kind:         kind,
+		attach:       attach,
 		instructions: uint32(len(code) / bytesPerInstruction),
 		code:         uint64(uintptr(unsafe.Pointer(&code[0]))),
 		license:      uint64(uintptr(unsafe.Pointer(&license[0]))),
@@ -205,7 +214,7 @@ func loadProgram(code []byte) (*os.File, error) {
 // attachProgram puts the program before the host's stack for as long as the file
 // that it returns is open.
 func attachProgram(program *os.File, index int) (*os.File, error) {
-	attr := linkCreate{program: uint32(program.Fd()), ifindex: uint32(index), attach: unix.BPF_TCX_INGRESS}
+	attr := linkCreate{program: uint32(program.Fd()), target: uint32(index), attach: unix.BPF_TCX_INGRESS}
 	fd, err := bpfCall(unix.BPF_LINK_CREATE, unsafe.Pointer(&attr), unsafe.Sizeof(attr))
 	if err != nil {
 		return nil, fmt.Errorf("attach a program: %w", err)

@@ -96,3 +96,8 @@ func attachFilter(fd int, ethernet bool) error {
 	}
 	return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]})
 }
+
+// networkLong is networkOrder for 32 bits.
+func networkLong(n uint32) uint32 {
+	return binary.NativeEndian.Uint32(binary.BigEndian.AppendUint32(nil, n))
+}
