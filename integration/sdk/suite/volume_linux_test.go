@@ -29,7 +29,9 @@ func volumes(t *testing.T) (world, gvx.Volumes, string) {
 func (w world) on(t *testing.T, m gvx.Mount, script string) string {
 	t.Helper()
 	var out bytes.Buffer
-	m.Kind, m.GuestPath = gvx.MountVolume, "/v"
+	if m.GuestPath = "/v"; m.Kind == "" {
+		m.Kind = gvx.MountVolume
+	}
 	c := w.config(script)
 	c.Mounts, c.Stdout, c.Stderr = []gvx.Mount{m}, &out, &out
 	sb := newSandbox(t, c)
@@ -194,5 +196,31 @@ func TestStopBringsVolumesToRest(t *testing.T) {
 	}
 	if have := readVolume(t, killed, "x"); have != "x\n" {
 		t.Errorf("after a kill: %q", have)
+	}
+}
+
+// TestHostDirectory: a directory of the program's, written by both, and read-only.
+func TestHostDirectory(t *testing.T) {
+	w := setup(t)
+	t.Chdir(t.TempDir())
+	if err := os.Mkdir("dir", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile("dir/in", []byte("from the program\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if out := w.on(t, gvx.Mount{Kind: gvx.MountBind, ImagePath: "dir"}, "cat /v/in && echo from the guest > /v/out"); out != "from the program\n" {
+		t.Errorf("%q", out)
+	}
+	if data, err := os.ReadFile("dir/out"); err != nil || string(data) != "from the guest\n" {
+		t.Errorf("%q, %v", data, err)
+	}
+	if out := w.on(t, gvx.Mount{Kind: gvx.MountBind, ImagePath: "dir/in", ReadOnly: true}, "cat /v; test ! -w /v || echo writable"); out != "from the program\n" {
+		t.Errorf("%q", out)
+	}
+	c := w.config("true")
+	c.Mounts = []gvx.Mount{{Kind: gvx.MountBind, ImagePath: "missing", GuestPath: "/v"}}
+	if sb, err := gvx.New(t.Context(), c); !errors.Is(err, gvx.ErrInvalid) {
+		t.Errorf("a directory that does not exist: %v, %v", sb, err)
 	}
 }
