@@ -54,6 +54,9 @@ type OCI struct {
 	Volumes []VolumeMount
 	// Cores bounds the processors that the guest sees; 0 is no bound.
 	Cores int
+	// PrivateRoot says that the container needs a writable layer above the directory
+	// that is its root.
+	PrivateRoot bool
 	// Notes say what of the bundle has no meaning, or another one, in a guest.
 	Notes []string
 }
@@ -127,8 +130,11 @@ func (c *ociConversion) root() error {
 	case "", RootfsShared:
 	case RootfsExclusive:
 		c.container.Rootfs.Host.Exclusive = true
+	case RootfsPrivate:
+		// Nothing goes through to the directory, and it may be cached.
+		c.container.Rootfs.Host.Exclusive, c.out.PrivateRoot = true, true
 	default:
-		return api.Errorf(api.KindInvalid, "annotation %s: %q: want %s (the default) or %s", AnnotationRootfs, mode, RootfsShared, RootfsExclusive)
+		return api.Errorf(api.KindInvalid, "annotation %s: %q: want %s (the default), %s or %s", AnnotationRootfs, mode, RootfsShared, RootfsExclusive, RootfsPrivate)
 	}
 	return nil
 }

@@ -28,7 +28,7 @@ const (
 	// all capabilities, no seccomp filter, no masked paths. It gives nothing of
 	// the host.
 	AnnotationPrivileged = AnnotationPrefix + "guest-privileged"
-	// AnnotationRootfs is RootfsShared or RootfsExclusive.
+	// AnnotationRootfs is RootfsShared, RootfsExclusive or RootfsPrivate.
 	AnnotationRootfs = AnnotationPrefix + "rootfs"
 	// AnnotationSandbox is the id of a sandbox to join, for engines that have
 	// no word for it.
@@ -41,6 +41,9 @@ const (
 	RootfsShared = "shared"
 	// RootfsExclusive may cache: nobody else changes the directory meanwhile.
 	RootfsExclusive = "exclusive"
+	// RootfsPrivate leaves the directory as it is: what the guest writes goes into
+	// a layer of the container's own, and goes with it.
+	RootfsPrivate = "private"
 )
 
 // PodKind is a container's place in a pod.

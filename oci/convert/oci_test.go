@@ -221,6 +221,17 @@ func TestOCIPrivilegedGuest(t *testing.T) {
 	}
 }
 
+func TestOCIRootfs(t *testing.T) {
+	for mode, want := range map[string][2]bool{"": {}, RootfsShared: {}, RootfsExclusive: {true, false}, RootfsPrivate: {true, true}} {
+		s := bundle.Example()
+		s.Annotations = map[string]string{AnnotationRootfs: mode}
+		o := ociOf(t, OCIInput{Spec: s})
+		if h := o.Container.Rootfs.Host; h.Exclusive != want[0] || o.PrivateRoot != want[1] || o.Container.Rootfs.UpperFD != api.NoFD {
+			t.Errorf("%q: %+v, a layer of its own %t", mode, h, o.PrivateRoot)
+		}
+	}
+}
+
 func TestOCIVolume(t *testing.T) {
 	s := bundle.Example()
 	s.Mounts = append(s.Mounts, specs.Mount{Destination: "/data", Type: "ext4", Source: "golden", Options: []string{"ro", "loop", "clone=ep.delta", "durability=process"}})

@@ -33,8 +33,11 @@ func (sb *sandbox) reserveTrees() error {
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err == nil {
 		sb.openFiles = limit.Cur
 	}
+	if sb.spec.LateTrees {
+		return muteStreams(sb.spec.StreamsFD)
+	}
 	fds := sb.spec.Container.TreeFDs()
-	if len(fds) == 0 || sb.spec.LateTrees {
+	if len(fds) == 0 {
 		return nil
 	}
 	var err error
@@ -68,6 +71,19 @@ func (m *mounter) mountTree(h *api.HostTree, name string, opts vfs.MountOptions)
 		return nil, fmt.Errorf("mount host directory %s: %w", h.Name, err)
 	}
 	return mnt, nil
+}
+
+// muteStreams keeps the socket on which streams arrive from sending: it is connected
+// to nobody, so that a message on it could go to any socket of the host's. Its
+// clients are not answered.
+func muteStreams(fd api.FD) error {
+	if fd == api.NoFD {
+		return nil
+	}
+	if err := unix.Shutdown(int(fd), unix.SHUT_WR); err != nil {
+		return fmt.Errorf("keep the socket of streams from sending: %w", err)
+	}
+	return nil
 }
 
 const (

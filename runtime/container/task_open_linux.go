@@ -34,6 +34,9 @@ func (t *Task) open(oci *convert.OCI) (*launch.ContainerFiles, error) {
 // openRootfs adds a root of images.
 func (t *Task) openRootfs(oci *convert.OCI, files *launch.ContainerFiles) error {
 	root := t.o.Rootfs
+	if root == nil && oci.PrivateRoot {
+		return t.openRootUpper(files)
+	}
 	if root == nil {
 		return nil
 	}
@@ -53,6 +56,11 @@ func (t *Task) openRootfs(oci *convert.OCI, files *launch.ContainerFiles) error 
 		files.UpperVolume = []*os.File{root.Upper}
 		return nil
 	}
+	return t.openRootUpper(files)
+}
+
+// openRootUpper makes a writable layer that goes with the container.
+func (t *Task) openRootUpper(files *launch.ContainerFiles) error {
 	var err error
 	files.Upper, err = openUpper(t.r.UpperDir)
 	t.closeLater(files.Upper)
@@ -109,16 +117,7 @@ func (t *Task) openTrees(oci *convert.OCI, files *launch.ContainerFiles) error {
 			return err
 		}
 	}
-	sockets := t.gofer.Sockets()
-	if c.Rootfs.Host != nil {
-		files.RootTree, sockets = sockets[0], sockets[1:]
-	}
-	files.Trees = make([]*os.File, len(c.Mounts))
-	for i := range c.Mounts {
-		if c.Mounts[i].Host != nil {
-			files.Trees[i], sockets = sockets[0], sockets[1:]
-		}
-	}
+	donateTrees(c, files, t.gofer)
 	return nil
 }
 

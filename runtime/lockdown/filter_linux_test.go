@@ -30,6 +30,7 @@ var children = map[string]func(){
 	"filtered-refuse": childFilteredRefuse,
 	"filtered-work":   childFilteredWork,
 	"shed":            childShed,
+	"reserve":         childReserve,
 	"empty-root":      childEmptyRoot,
 	"notify-parent":   childNotifyParent,
 	"notify-child":    childNotifyChild,
