@@ -306,16 +306,17 @@ class Echo(socketserver.BaseRequestHandler):
             b = self.request.recv(1 << 20)
             if not b: return
             self.request.sendall(b)
-def serve(family, address):
+def serve(family, address, port):
     class Server(socketserver.ThreadingTCPServer):
         address_family = family
         request_queue_size = 100
-    s = Server((address, 7000), Echo)
+    s = Server((address, port), Echo)
     threading.Thread(target=s.serve_forever).start()
-serve(socket.AF_INET, "0.0.0.0")
-serve(socket.AF_INET6, "::1")
+serve(socket.AF_INET, "0.0.0.0", 7000)
+serve(socket.AF_INET6, "::1", 7000)
+serve(socket.AF_INET6, "::1", 7006)
 print("ready", flush=True)'`)
-	for _, address := range []string{"127.0.0.1:7000", "[::1]:7000", podIP + ":7000", "localhost:7000"} {
+	for _, address := range []string{"127.0.0.1:7000", "[::1]:7000", podIP + ":7000", "localhost:7000", "127.0.0.1:7006"} {
 		for _, size := range []int{1, 2_000_003} {
 			if err := exchangeFrom(w.pod, address, size); err != nil {
 				t.Errorf("%s, %d bytes: %v", address, size, err)

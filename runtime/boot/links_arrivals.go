@@ -51,12 +51,24 @@ func (sb *sandbox) arrive(to netip.AddrPort, set streamSet) {
 		}
 		var queue waiter.Queue
 		ep, err := dialOwn(ns.Stack, to, &queue)
+		if _, refused := err.(*tcpip.ErrConnectionRefused); refused && to.Addr().IsLoopback() {
+			// Who has been let in once does not try the other IP.
+			ep, err = dialOwn(ns.Stack, netip.AddrPortFrom(otherLoopback(to.Addr()), to.Port()), &queue)
+		}
 		if err != nil {
 			host.reset() // As the guest's own answer would be.
 			return
 		}
 		newStream(ep, &queue, host).carry()
 	}()
+}
+
+// otherLoopback is the other IP's usual one.
+func otherLoopback(a netip.Addr) netip.Addr {
+	if a.Is4() {
+		return netip.IPv6Loopback()
+	}
+	return netip.AddrFrom4([4]byte{127, 0, 0, 1})
 }
 
 // arrivalOf checks what was handed over: one socket that does not block.
