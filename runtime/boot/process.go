@@ -49,6 +49,7 @@ func (sb *sandbox) prepareContainer(c *container) error {
 		sb: sb, spec: spec, vfs: sb.k.VFS(), creds: creds, userns: c.userns,
 		ctx: rootArgs.NewContext(sb.k),
 	}
+	m.treeUser = hostUser(c.userns, 0, 0)
 	m.sources = make(mountSources)
 	c.sources = m.sources
 	defer func() { c.volumes = m.volumes }()

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/sentry/fsimpl/gofer"
+	"gvisor.dev/gvisor/pkg/sentry/kernel/auth"
 	"gvisor.dev/gvisor/pkg/sentry/vfs"
 
 	"z.gfire.dev/gvx/runtime/api"
@@ -126,6 +127,16 @@ func (m *mounter) mountBind(e *api.Mount, name string, opts vfs.MountOptions) er
 	return nil
 }
 
+// hostUser are ids of a user namespace as the sandbox counts, which is what the
+// gofer deals in. Those without a mapping are root's, which nobody there is.
+func hostUser(ns *auth.UserNamespace, uid, gid uint32) api.HostUser {
+	kuid, kgid := ns.MapToKUID(auth.UID(uid)), ns.MapToKGID(auth.GID(gid))
+	if !kuid.Ok() || !kgid.Ok() {
+		return api.HostUser{}
+	}
+	return api.HostUser{UID: uint32(kuid), GID: uint32(kgid)}
+}
+
 // setTreeUser finds out whom the host's user is in the guest: the container's. It
 // looks at what the image says; a user that is not found is reported later.
 func (m *mounter) setTreeUser() {
@@ -134,6 +145,6 @@ func (m *mounter) setTreeUser() {
 	}
 	m.treeUserKnown = true
 	if acc, err := m.resolveAccount(&m.spec.Process); err == nil {
-		m.treeUser = api.HostUser{UID: acc.uid, GID: acc.gid}
+		m.treeUser = hostUser(m.userns, acc.uid, acc.gid)
 	}
 }

@@ -364,11 +364,23 @@ func (t *Task) undo() {
 	}
 }
 
+// mayMakeNamespaces says whether this process may make namespaces of the host's
+// kernel without one for users.
+func mayMakeNamespaces() bool {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	return unix.Capget(&header, &data[0]) == nil && data[0].Effective&(1<<unix.CAP_SYS_ADMIN) != 0
+}
+
 // openNetns opens the network namespace that a sandbox is to have. A process that
 // is there for the container alone lives in it.
 func (t *Task) openNetns(n convert.OCINetwork) (*netns.Namespace, error) {
 	switch {
 	case n.Kind == convert.NetworkOfHost:
+		return nil, nil
+	case n.Kind == convert.NetworkOfItsOwn && !mayMakeNamespaces():
+		// Then this process is in its caller's: see inNetwork.
+		t.note("the container has a loopback interface and no other: to make it a network namespace takes privilege")
 		return nil, nil
 	case t.o.Self:
 		return netns.Open("/proc/self/ns/net")
