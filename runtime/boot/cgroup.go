@@ -33,17 +33,18 @@ func (sb *sandbox) setupCgroups() error {
 	return nil
 }
 
-// containerCgroup decides where a container's first process starts. For the first
-// one without limits that is the root cgroup, whose processes may coexist with
-// enabled controllers: a Docker engine inside need not move itself first. With a
-// limit on processes it is a cgroup of its own, at the root of a cgroup namespace,
-// and so for every further container, which is held to its own limits there.
+// containerCgroup decides where a container's first process starts. For one of
+// docker's kind without limits that is the root cgroup, whose processes may coexist
+// with enabled controllers: a Docker engine inside need not move itself first. With
+// a limit on processes it is a cgroup of its own, at the root of a cgroup namespace,
+// and so for every container of a bundle, as with runc, and for every further one,
+// which is held to its own limits there.
 func (sb *sandbox) containerCgroup(m *mounter, c *container) (kernel.Cgroup2, *kernel.CgroupNamespace, error) {
 	limits, id := c.spec.Resources, c.spec.ID
 	if c == sb.first {
 		// Its memory is the sandbox's: see memoryEnforcer.
 		limits = api.Resources{Pids: sb.spec.Resources.Pids}
-		if limits.Pids <= 0 {
+		if limits.Pids <= 0 && !c.spec.Explicit {
 			return nil, nil, nil
 		}
 	}

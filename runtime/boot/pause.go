@@ -80,7 +80,7 @@ func (s *service) Update(_ context.Context, req *controlv1.UpdateRequest) (*cont
 		return &controlv1.UpdateResponse{}, sb.limitContainer(c, req)
 	}
 	if n := req.Pids; n != nil {
-		if sb.spec.Resources.Pids <= 0 {
+		if !c.cgroupEntry.Ok() {
 			return nil, api.Errorf(api.KindUnsupported, "update: container %s was started without a limit on processes, which cannot be added while it runs", c.spec.ID)
 		}
 		limit := "max"

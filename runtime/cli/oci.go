@@ -33,6 +33,7 @@ type bundleFlags struct {
 	dir, consoleSocket, pidFile, pidfdSocket string
 	noPivot, noNewKeyring                    bool
 	preserveFDs                              int
+	keep                                     bool
 }
 
 func (f *bundleFlags) register(fl *pflag.FlagSet) {
@@ -85,6 +86,29 @@ func createTask(cmd *cobra.Command, g *globals, f *bundleFlags, args []string) e
 	}
 	_, err = r.StartTaskSupervisor(cmd.Context(), append(g.supervisorArgs("", false), container.TaskArgument), c)
 	return err
+}
+
+// runTask is `run` with a bundle.
+func runTask(cmd *cobra.Command, g *globals, f *bundleFlags, args []string, detach bool) error {
+	c, err := f.create(g, args)
+	if err != nil {
+		return err
+	}
+	r, err := g.runner(false)
+	if err != nil {
+		return err
+	}
+	argv := append(g.supervisorArgs("", false), container.TaskArgument)
+	if !detach {
+		return exitOf(r.RunTask(cmd.Context(), argv, c, f.keep))
+	}
+	if _, err := r.StartTaskSupervisor(cmd.Context(), argv, c); err != nil {
+		return err
+	}
+	if err := r.StartTask(cmd.Context(), c.ID); err != nil {
+		return errors.Join(err, r.DeleteTask(cmd.Context(), c.ID, true))
+	}
+	return nil
 }
 
 func newStateCommand(g *globals) *cobra.Command {

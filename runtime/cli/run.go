@@ -20,6 +20,7 @@ import (
 
 func newRunCommand(g *globals) *cobra.Command {
 	f := &runFlags{}
+	var b bundleFlags
 	cmd := &cobra.Command{
 		Use:   "run [OPTIONS] IMAGE [COMMAND] [ARG...]",
 		Short: "Create and run a new container from an image",
@@ -61,12 +62,18 @@ reached while its answer holds, and all else is denied unless there is a default
 'rungv network policy' changes rules while the container runs. The network of the
 host itself is never given to a guest.
 
+'rungv run --bundle DIR CONTAINER' is runc's: it creates, starts, awaits and deletes
+the container that an OCI bundle describes; with --detach it returns once that runs.
+
 The exit code is the command's own; 128+n when signal n ended it; 125 when rungv
 itself failed, 126 when the command cannot be executed, 127 when it does not
 exist.`,
 		Example: "  rungv run --rm -it debian:12 bash\n  rungv run --rm -m 512m --cpus 1.5 -e KEY=value python:3 python3 -c 'print(42)'\n  rungv run --rm -p 8080:80 -p unix:/run/user/1000/web.sock:80 nginx\n  rungv run --rm --egress deny --egress allow=10.0.2.3 --egress allow=192.0.2.0/24:443 debian:12\n  echo hi | rungv run -i --rm rootfs:/srv/debian cat",
 		Args:    atLeast(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if b.dir != "" {
+				return runTask(cmd, g, &b, args, f.detach)
+			}
 			err := runContainer(cmd, g, f, args)
 			var exit *exitError
 			if err == nil || errors.As(err, &exit) {
@@ -79,6 +86,8 @@ exist.`,
 	// What follows IMAGE is the guest's, flags included.
 	cmd.Flags().SetInterspersed(false)
 	f.register(cmd)
+	b.register(cmd.Flags())
+	cmd.Flags().BoolVar(&b.keep, "keep", false, "With a bundle: do not delete the container after it exits")
 	cmd.Flags().BoolVarP(&f.detach, "detach", "d", false, "Run container in background and print container ID")
 	return cmd
 }

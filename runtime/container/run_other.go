@@ -86,6 +86,11 @@ func (r *Runner) StartTaskSupervisor(context.Context, []string, TaskCreate) (int
 	return 0, errNeedsLinux
 }
 
+// RunTask needs Linux.
+func (r *Runner) RunTask(context.Context, []string, TaskCreate, bool) (api.ExitStatus, error) {
+	return api.ExitStatus{}, errNeedsLinux
+}
+
 // ExecTask needs Linux.
 func (r *Runner) ExecTask(context.Context, TaskExec) (api.ExitStatus, error) {
 	return api.ExitStatus{}, errNeedsLinux

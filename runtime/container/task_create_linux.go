@@ -271,6 +271,7 @@ func (t *Task) start(embryo *launch.Embryo, spec *api.Sandbox, files *launch.Con
 	}
 	t.sandbox.control = t.sandbox.process.Control
 	t.donated()
+	t.watchGofer()
 	return nil
 }
 
@@ -288,6 +289,7 @@ func (t *Task) join(ctx context.Context, oci *convert.OCI, files *launch.Contain
 		return err
 	}
 	t.donated()
+	t.watchGofer()
 	if err := t.sandbox.control.Create(ctx, oci.Container, id); err != nil {
 		return t.explain(err)
 	}

@@ -164,6 +164,31 @@ func (t *Task) await(ended <-chan waited) {
 	t.finish(w.exit, err)
 }
 
+// watchGofer ends the container when its gofer ends before it does: what it has of
+// the host would hang.
+func (t *Task) watchGofer() {
+	if t.gofer == nil {
+		return
+	}
+	go func() {
+		select {
+		case <-t.gofer.Done():
+		case <-t.ended:
+			return
+		}
+		e := t.gofer.Ending()
+		if e.Err == nil && e.Signal == 0 && e.Code == 0 {
+			return // The sandbox has hung up on it.
+		}
+		t.note("the gofer process %d, which serves the container's host directories, ended before its guest did: %v", t.gofer.PID(), e)
+		if t.own {
+			t.sandbox.process.Kill()
+			return
+		}
+		t.kill()
+	}()
+}
+
 // finish enters how the container ended, ends a sandbox that was its own, and
 // tells waiters.
 func (t *Task) finish(exit api.ExitStatus, cause error) {
