@@ -12,7 +12,7 @@ import (
 // TestModel does the same random operations in a directory of the host and in one
 // of the guest's own: they answer alike.
 func TestModel(t *testing.T) {
-	seeds, operations := 3, 4000
+	seeds, operations := 2, 3500
 	if os.Getenv("GVX_NIGHTLY") != "" {
 		seeds = 50
 	}

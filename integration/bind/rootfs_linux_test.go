@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -124,6 +125,35 @@ func TestRootfs(t *testing.T) {
 					t.Errorf("the mount point: %v, %v", entries, err)
 				}
 			})
+		}
+	})
+}
+
+// TestBundleLosesGofer: a container of a bundle whose gofer is killed has ended.
+func TestBundleLosesGofer(t *testing.T) {
+	testbed.NeedRoot(t, "the test bed's root file systems are root's")
+	sides(t, func(t *testing.T, s *side) {
+		if s.uid != 0 {
+			return
+		}
+		const id = "loses-gofer"
+		dir, before := s.bundle(t, nil, "sleep", "1000"), s.gofers(t)
+		create := s.command(t.Context(), "create", "--bundle", dir, id)
+		if err := create.Run(); err != nil {
+			t.Fatal(err)
+		}
+		defer s.rungv(t, "delete", "-f", id)
+		if r := s.rungv(t, "start", id); r.Code != 0 {
+			t.Fatalf("%v", r)
+		}
+		gofer := s.gofer(t, before)
+		if err := syscall.Kill(gofer, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		for deadline := time.Now().Add(time.Minute); !strings.Contains(s.rungv(t, "state", id).Stdout, `"stopped"`); time.Sleep(20 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatal("the container goes on without its files")
+			}
 		}
 	})
 }

@@ -329,7 +329,7 @@ func (u *run) supervise(ctx context.Context) (api.ExitStatus, error) {
 		u.o.Started()
 	}
 	u.signals.proxy()
-	detached, goferDone := u.streams.Detached(), u.goferDone()
+	detached, goferDone := u.streams.Detached(), goferDone(u.gofer)
 	for {
 		select {
 		case w := <-ended:
@@ -343,7 +343,7 @@ func (u *run) supervise(ctx context.Context) (api.ExitStatus, error) {
 			return killedExit(), errCallerGone
 		case <-goferDone:
 			goferDone = nil
-			if err := u.goferFailed(); err != nil {
+			if err := goferFailed(u.gofer, u.log); err != nil {
 				u.process.Kill()
 				u.process.End(endGrace)
 				return api.ExitStatus{Code: exitOwnFailure, At: time.Now().UTC()}, err
@@ -384,7 +384,7 @@ func (u *run) failedToStart(cause error) (api.ExitStatus, error) {
 	if sig := u.signals.fatal(); sig != 0 {
 		return api.ExitStatus{Code: exitSignalBase + int(sig), Signal: int(sig), At: time.Now().UTC()}, nil
 	}
-	if err := u.goferFailed(); err != nil {
+	if err := goferFailed(u.gofer, u.log); err != nil {
 		cause = err
 	}
 	exit := api.ExitStatus{Code: ExitCode(cause), At: time.Now().UTC()}

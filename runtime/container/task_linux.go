@@ -150,8 +150,22 @@ func (t *Task) takeNetwork() (links []api.Link, files string, err error) {
 
 // await takes note of the container's end.
 func (t *Task) await(ended <-chan waited) {
-	w := <-ended
+	var w waited
+	var lost error
+	select {
+	case w = <-ended:
+	case <-goferDone(t.gofer):
+		// Its sandbox may have hung up, with all else that ends then.
+		if lost = goferFailed(t.gofer, t.log); lost != nil {
+			t.kill()
+		}
+		w = <-ended
+	}
 	err := w.err
+	if lost != nil {
+		t.finish(killedExit(), lost)
+		return
+	}
 	if err != nil {
 		w.exit = killedExit()
 		if t.sandbox.process != nil {

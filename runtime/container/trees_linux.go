@@ -195,34 +195,34 @@ func (u *run) addSources(cfg *launch.Config) {
 	donateTrees(&cfg.Spec.Container, &cfg.ContainerFiles, u.gofer)
 }
 
-// goferDone is closed when the gofer has ended; nil without one.
-func (u *run) goferDone() <-chan struct{} {
-	if u.gofer == nil {
+// goferDone is closed when a gofer has ended; nil without one.
+func goferDone(g *launch.Gofer) <-chan struct{} {
+	if g == nil {
 		return nil
 	}
-	return u.gofer.Done()
+	return g.Done()
 }
 
 // goferFailed says what is wrong with a gofer that has ended: nothing, if its sandbox
 // has hung up on it, nor if there is none.
-func (u *run) goferFailed() error {
-	if u.gofer == nil {
+func goferFailed(g *launch.Gofer, log *launch.Log) error {
+	if g == nil {
 		return nil
 	}
 	select {
-	case <-u.gofer.Done():
+	case <-g.Done():
 	default:
 		return nil
 	}
-	e := u.gofer.Ending()
+	e := g.Ending()
 	if e.Err == nil && e.Signal == 0 && e.Code == 0 {
 		return nil
 	}
-	err := api.Errorf(api.KindInternal, "the gofer process %d, which serves the container's host directories, ended before its guest did: %v", u.gofer.PID(), e)
+	err := api.Errorf(api.KindInternal, "the gofer process %d, which serves the container's host directories, ended before its guest did: %v", g.PID(), e)
 	if e.Signal == syscall.SIGKILL {
 		return err
 	}
-	return withLastWords(err, u.log)
+	return withLastWords(err, log)
 }
 
 // endGofer waits for the gofer, after the sandbox.
