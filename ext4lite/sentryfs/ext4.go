@@ -42,6 +42,9 @@ type Ext4Options struct {
 	// ProcessDurability lets a sync return before the host's disk has the
 	// data: enough where no more than this process can end.
 	ProcessDurability bool
+	// WholeSync has a sync write back whole files: for a process that may not ask
+	// what the host's file system can do.
+	WholeSync bool
 	// Discard gives the space of removed files back to the host.
 	Discard bool
 	// OnReadOnly is told, once, why a volume has stopped taking changes.
@@ -87,7 +90,7 @@ func openExt4(o *Ext4Options) (*ext4Volume, error) {
 		ReadOnly:   o.ReadOnly,
 		Durability: durability,
 		Discard:    o.Discard,
-		RangeSync:  true,
+		RangeSync:  !o.WholeSync,
 		OnReadOnly: o.OnReadOnly,
 	})
 	if err != nil {

@@ -128,6 +128,16 @@ state = '{{.State}}'
   socket_path = '{{.Dir}}/nri/nri.sock'
   plugin_path = '{{.Dir}}/nri/plugins'
   plugin_config_path = '{{.Dir}}/nri/conf.d'
+[plugins.'io.containerd.transfer.v1.local']
+  [[plugins.'io.containerd.transfer.v1.local'.unpack_config]]
+    platform = 'linux/{{.Architecture}}'
+    snapshotter = 'overlayfs'
+  [[plugins.'io.containerd.transfer.v1.local'.unpack_config]]
+    platform = 'linux/{{.Architecture}}'
+    snapshotter = 'erofs'
+    differ = 'erofs'
+[plugins.'io.containerd.cri.v1.images'.registry]
+  config_path = '{{.Dir}}/certs.d'
 [plugins.'io.containerd.cri.v1.images'.pinned_images]
   sandbox = '` + PauseImage + `'
 [plugins.'io.containerd.cri.v1.runtime']
@@ -147,14 +157,17 @@ state = '{{.State}}'
 const networkText = `{"cniVersion": "1.0.0", "name": "gvx-test", "plugins": [
 	{"type": "bridge", "bridge": "gvx-test0", "isGateway": true, "hairpinMode": true,
 	 "ipam": {"type": "host-local", "dataDir": "%s", "ranges": [[{"subnet": "10.88.77.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}]}},
-	{"type": "loopback"}]}
+	%s{"type": "loopback"}]}
 `
+
+// portmap publishes pods' ports on the host, where there is iptables for it.
+const portmap = `{"type": "portmap", "capabilities": {"portMappings": true}}, `
 
 func (c *Containerd) config(o ContainerdOptions, cni string) error {
 	var text bytes.Buffer
 	err := template.Must(template.New("").Parse(configText)).Execute(&text, map[string]string{
 		"Root": c.Root, "State": c.State, "Socket": c.Socket, "Dir": c.Dir, "CNI": cni,
-		"ErofsSize": cmp.Or(o.ErofsSize, "0"), "Runtimes": o.Runtimes,
+		"Architecture": Architecture, "ErofsSize": cmp.Or(o.ErofsSize, "0"), "Runtimes": o.Runtimes,
 	})
 	if err != nil {
 		return err
@@ -162,7 +175,11 @@ func (c *Containerd) config(o ContainerdOptions, cni string) error {
 	if err := os.WriteFile(filepath.Join(c.Dir, "config.toml"), text.Bytes(), 0o644); err != nil {
 		return err
 	}
-	network := fmt.Sprintf(networkText, filepath.Join(c.Dir, "ipam"))
+	ports := ""
+	if _, err := exec.LookPath("iptables"); err == nil {
+		ports = portmap
+	}
+	network := fmt.Sprintf(networkText, filepath.Join(c.Dir, "ipam"), ports)
 	return os.WriteFile(filepath.Join(c.Dir, "cni", "10-test.conflist"), []byte(network), 0o644)
 }
 

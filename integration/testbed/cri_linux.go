@@ -36,30 +36,42 @@ func (c *Containerd) CRIPause(t testing.TB, snapshotter string) {
 	t.Helper()
 	dir := filepath.Join(c.Dir, "pause")
 	if _, err := os.Stat(dir); err != nil {
-		program := filepath.Join(c.Dir, "pause-program")
-		build := exec.Command("go", "build", "-ldflags", "-s -w", "-o", program, "./integration/testbed/pause")
-		build.Dir = Tree()
-		build.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if output, err := build.CombinedOutput(); err != nil {
-			t.Fatalf("build pause: %v\n%s", err, output)
-		}
-		data, err := os.ReadFile(program)
-		if err != nil {
-			t.Fatal(err)
-		}
-		image := NewImage(t, tarOf(t, "pause", data))
-		config, err := image.ConfigFile()
-		if err != nil {
-			t.Fatal(err)
-		}
-		config = config.DeepCopy()
-		config.Config.Entrypoint = []string{"/pause"}
-		if image, err = mutate.ConfigFile(image, config); err != nil {
-			t.Fatal(err)
-		}
-		writeLayout(t, dir, image)
+		image := NewImage(t, tarOf(t, "pause", PauseProgram(t)))
+		writeLayout(t, dir, WithConfig(t, image, func(config *v1.Config) { config.Entrypoint = []string{"/pause"} }))
 	}
 	c.ImportAs(t, snapshotter, dir, strings.TrimSuffix(PauseImage, ":latest"), criNamespace)
+}
+
+// PauseProgram builds the program of pods' own containers.
+func PauseProgram(t testing.TB) []byte {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "pause")
+	build := exec.Command("go", "build", "-ldflags", "-s -w", "-o", program, "./integration/testbed/pause")
+	build.Dir = Tree()
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if output, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build pause: %v\n%s", err, output)
+	}
+	data, err := os.ReadFile(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+// WithConfig returns an image with another configuration.
+func WithConfig(t testing.TB, image v1.Image, change func(*v1.Config)) v1.Image {
+	t.Helper()
+	config, err := image.ConfigFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	config = config.DeepCopy()
+	change(&config.Config)
+	if image, err = mutate.ConfigFile(image, config); err != nil {
+		t.Fatal(err)
+	}
+	return image
 }
 
 // tarOf is a tar with one program.

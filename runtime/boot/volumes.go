@@ -38,7 +38,9 @@ func (m *mounter) mountVolume(spec *api.Volume, source string, opts vfs.MountOpt
 			FDs:               fds,
 			ReadOnly:          opts.ReadOnly,
 			ProcessDurability: spec.Durability == api.DurabilityProcess,
-			Discard:           true,
+			// A further container comes after the lockdown, which has no fstatfs.
+			WholeSync: m.spec != m.sb.first.spec,
+			Discard:   true,
 			OnReadOnly: func(why error) {
 				log.Warningf("volume %s takes no more changes: %v", spec.Name, why)
 			},

@@ -62,6 +62,9 @@ func legacy(u Usage) *v1.Metrics {
 		Memory: &v1.MemoryStat{
 			RSS: u.MemoryBytes, TotalRSS: u.MemoryBytes, HierarchicalMemoryLimit: limit,
 			Usage: &v1.MemoryEntry{Usage: u.MemoryBytes, Max: u.MemoryPeakBytes, Limit: limit, Failcnt: u.OOMKills},
+			// That is memory and swap together, of which a guest has none. What the
+			// sandbox' own kernel holds for it is in Usage.
+			Swap: &v1.MemoryEntry{Usage: u.MemoryBytes, Max: u.MemoryPeakBytes, Limit: limit}, Kernel: &v1.MemoryEntry{},
 		},
 		MemoryOomControl: &v1.MemoryOomControl{OomKill: u.OOMKills},
 	}

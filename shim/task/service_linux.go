@@ -15,6 +15,7 @@ import (
 	"github.com/containerd/ttrpc"
 	"google.golang.org/protobuf/types/known/emptypb"
 
+	"z.gfire.dev/gvx/runtime/api"
 	"z.gfire.dev/gvx/shim/stdio"
 )
 
@@ -145,7 +146,7 @@ func (s *Service) reserve(id, sandbox string) (join *container, err error) {
 // Create makes a container and its sandbox, or adds it to that of its pod.
 func (s *Service) Create(ctx context.Context, r *taskapi.CreateTaskRequest) (_ *taskapi.CreateTaskResponse, err error) {
 	if r.GetCheckpoint() != "" {
-		return nil, fail(errdefs.ErrNotImplemented, "create container %s: restoring a checkpoint (%s) is not supported", r.GetID(), r.GetCheckpoint())
+		return nil, fail(errdefs.ErrFailedPrecondition, "create container %s: restoring a checkpoint (%s) is not supported", r.GetID(), r.GetCheckpoint())
 	}
 	sandbox, err := podSandbox(r.GetBundle())
 	if err != nil {
@@ -178,6 +179,11 @@ func (s *Service) Create(ctx context.Context, r *taskapi.CreateTaskRequest) (_ *
 	t.init.io.Donated()
 	if err != nil {
 		t.init.io.Close(0)
+		if api.KindOf(err) == api.KindUnsupported {
+			// For containerd, "not implemented" is the call: it would try version 2
+			// of the API, and report that.
+			return nil, fail(errdefs.ErrFailedPrecondition, "%w", err)
+		}
 		return nil, toGRPC(err)
 	}
 	t.init.pid = t.runtime.PID()

@@ -215,7 +215,7 @@ func TestPauseAndResume(t *testing.T) {
 func TestCreateThatFails(t *testing.T) {
 	w := newWorld(t)
 	for kind, class := range map[api.Kind]error{
-		api.KindInvalid: errdefs.ErrInvalidArgument, api.KindUnsupported: errdefs.ErrNotImplemented,
+		api.KindInvalid: errdefs.ErrInvalidArgument, api.KindUnsupported: errdefs.ErrFailedPrecondition,
 		api.KindNoSpace: errdefs.ErrResourceExhausted, api.KindInternal: errdefs.ErrUnknown,
 		// Not containerd's "not found", which is about tasks.
 		api.KindCommandNotFound: errdefs.ErrUnknown,
@@ -229,7 +229,7 @@ func TestCreateThatFails(t *testing.T) {
 	_, err := w.service.Create(t.Context(), &taskapi.CreateTaskRequest{ID: "a", Bundle: w.bundle("a", nil)})
 	want(t, "Create with an id that is taken", err, errdefs.ErrAlreadyExists)
 	_, err = w.service.Create(t.Context(), &taskapi.CreateTaskRequest{ID: "b", Bundle: w.bundle("b", nil), Checkpoint: "/x"})
-	want(t, "Create from a checkpoint", err, errdefs.ErrNotImplemented)
+	want(t, "Create from a checkpoint", err, errdefs.ErrFailedPrecondition)
 	_, err = w.service.Create(t.Context(), &taskapi.CreateTaskRequest{ID: "b", Bundle: filepath.Join(w.dir, "none")})
 	if err == nil {
 		t.Error("Create without a bundle: no error")

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package containerd
+
+import (
+	"context"
+	"encoding/xml"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"z.gfire.dev/gvx/integration/testbed"
+)
+
+// critestTimeout bounds the whole suite.
+const critestTimeout = 40 * time.Minute
+
+// critest runs the suite with a handler, and returns how many tests have passed and
+// which have failed.
+func critest(t *testing.T, c *testbed.Containerd, handler string, args ...string) (passed int, failed []string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), critestTimeout)
+	defer cancel()
+	report := filepath.Join(t.TempDir(), "report.xml")
+	endpoint := "unix://" + c.Socket
+	cmd := exec.CommandContext(ctx, filepath.Join(testbed.Need(t, "cri-tools"), "critest"), append([]string{
+		"-runtime-endpoint", endpoint, "-image-endpoint", endpoint, "-runtime-handler", handler, "-ginkgo.junit-report", report, "-ginkgo.no-color",
+	}, args...)...)
+	output, err := cmd.CombinedOutput()
+	data, readErr := os.ReadFile(report)
+	if readErr != nil {
+		t.Fatalf("critest: %v: %v\n%s", err, readErr, output)
+	}
+	var doc struct {
+		Suites []struct {
+			Cases []struct {
+				Name   string `xml:"name,attr"`
+				Status string `xml:"status,attr"`
+			} `xml:"testcase"`
+		} `xml:"testsuite"`
+	}
+	if err := xml.Unmarshal(data, &doc); err != nil {
+		t.Fatalf("read %s: %v", report, err)
+	}
+	for _, suite := range doc.Suites {
+		for _, c := range suite.Cases {
+			switch {
+			case !strings.HasPrefix(c.Name, "[It] "):
+			case c.Status == "passed":
+				passed++
+			case c.Status != "skipped" && c.Status != "pending":
+				failed = append(failed, strings.TrimPrefix(c.Name, "[It] "))
+			}
+		}
+	}
+	if len(failed) > 0 {
+		t.Logf("critest with %s: %s", handler, output)
+	}
+	slices.Sort(failed)
+	return passed, failed
+}
+
+// knownFailures are those of gvx, by name, each with its reason.
+func knownFailures(t *testing.T) map[string]string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join("testdata", "critest_known.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := map[string]string{}
+	for line := range strings.Lines(string(data)) {
+		line = strings.TrimSpace(line)
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		name, reason, ok := strings.Cut(line, ": ")
+		if !ok || reason == "" {
+			t.Fatalf("testdata/critest_known.txt: no reason: %s", line)
+		}
+		known[name] = reason
+	}
+	return known
+}
+
+// quick is the part of the suite that every run has, by words of its names: what
+// containers are asked for most, and where runtimes differ.
+const quick = "execSync|exec with|attach|basic operations|seccomp|NoNewPrivs|RunAsUser|SupplementalGroups|ReadonlyRootfs|volume|OOMKilled"
+
+// TestCritest runs Kubernetes' suite for container runtimes with gvx: a part of it,
+// or nightly the whole, with runc's score beside it. What fails is known, with its
+// reason, and what is known fails.
+func TestCritest(t *testing.T) {
+	c := newGVX(t, testbed.ContainerdOptions{ErofsSize: "1GiB", Runtimes: handlers})
+	serveRegistry(t, c)
+	pushImages(t)
+	c.CRIPause(t, "erofs")
+	var args []string
+	if !testbed.Nightly() {
+		args = []string{"-ginkgo.focus", quick}
+	}
+	passed, failed := critest(t, c, "gvx", args...)
+	t.Logf("gvx: %d passed, %d failed", passed, len(failed))
+	if passed == 0 {
+		t.Error("no test has passed")
+	}
+	known := knownFailures(t)
+	for _, name := range failed {
+		if known[name] == "" {
+			t.Errorf("failed: %s", name)
+		}
+	}
+	if !testbed.Nightly() {
+		return
+	}
+	for name := range known {
+		if !slices.Contains(failed, name) {
+			t.Errorf("passes now, take it out of testdata/critest_known.txt: %s", name)
+		}
+	}
+	c.CRIPause(t, "overlayfs")
+	passed, failed = critest(t, c, "runc")
+	t.Logf("runc: %d passed, %d failed: %q", passed, len(failed), failed)
+}
