@@ -86,6 +86,9 @@ func (t *Task) openVolumes(oci *convert.OCI, files *launch.ContainerFiles) error
 			return err
 		}
 		t.volumes = append(t.volumes, o)
+		if err := t.checkJoining(o.Files); err != nil {
+			return fmt.Errorf("volume %s: %w", o.Title(), err)
+		}
 		files.Volumes[i], c.Mounts[i].Volume.Name = o.Files, o.Title()
 		mounts = append(mounts, state.Mount{
 			Name: o.Name, Source: o.Path, Files: o.Paths, Target: v.Target, ReadOnly: v.ReadOnly, Clone: v.Clone != "",
@@ -98,6 +101,24 @@ func (t *Task) openVolumes(oci *convert.OCI, files *launch.ContainerFiles) error
 		rec.Mounts = mounts
 		return nil
 	})
+}
+
+// checkJoining refuses what a sandbox that runs already cannot open: it may not ask
+// a block device for its size any more.
+func (t *Task) checkJoining(files []*os.File) error {
+	if t.sandbox == nil {
+		return nil
+	}
+	for _, f := range files {
+		st, err := f.Stat()
+		if err != nil {
+			return err
+		}
+		if !st.Mode().IsRegular() {
+			return api.Errorf(api.KindUnsupported, "%s is no regular file: a container that joins a sandbox has volumes in files only", f.Name())
+		}
+	}
+	return nil
 }
 
 // openTrees starts a gofer for the directories and files of the host.

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package containerd
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"z.gfire.dev/gvx/integration/testbed"
+)
+
+// podMemoryMost bounds the memory of an idle pod with two containers: the shim, the
+// sandbox and what serves files, pages that they share counted in parts.
+const podMemoryMost = 100 << 20
+
+// TestPodMemory measures it.
+func TestPodMemory(t *testing.T) {
+	c := newGVX(t, testbed.ContainerdOptions{ErofsSize: "1GiB", Runtimes: handlers})
+	c.CRIPause(t, "erofs")
+	image := c.CRIImage(t, "erofs", "demo")
+	p := runPod(t, c, "gvx", "pod", nil)
+	for _, name := range []string{"one", "two"} {
+		p.run(image, name, nil, "sleep", "1000")
+	}
+	// What starting took is given back.
+	time.Sleep(2 * time.Second)
+	var total int64
+	var parts []string
+	for pid, command := range c.Processes(t) {
+		n := proportionalBytes(t, pid)
+		total += n
+		name, _, _ := strings.Cut(command, " ")
+		parts = append(parts, fmt.Sprintf("%s %d KiB", name, n>>10))
+	}
+	t.Logf("%d MiB: %s", total>>20, strings.Join(parts, ", "))
+	if total > podMemoryMost {
+		t.Errorf("a pod of two idle containers takes %d MiB, more than %d", total>>20, podMemoryMost>>20)
+	}
+	p.remove()
+	nothingLeft(t, c)
+}
+
+// proportionalBytes is a process' share of the memory it uses.
+func proportionalBytes(t *testing.T, pid int) int64 {
+	t.Helper()
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
+	if err != nil {
+		return 0 // gone, or a stub without memory of its own
+	}
+	for line := range strings.Lines(string(data)) {
+		if fields := strings.Fields(line); len(fields) == 3 && fields[0] == "Pss:" {
+			n, err := strconv.ParseInt(fields[1], 10, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return n << 10
+		}
+	}
+	return 0
+}
