@@ -34,7 +34,12 @@
 //     threads. From here on the process can open nothing, connect to nobody
 //     and execute nothing.
 //
-// Package policy holds the allow-list as data, with a reason for every entry.
+// The gofer, which opens files for a sandbox, goes the same way with less to lose:
+// [PlanGofer] and [Detach] in the launcher; in the process [Detach] again where the
+// launcher could not, [Shed] with what it keeps, [RestrictFiles] and [SealGofer]. It
+// has no platform, so that all of it comes before it reads a request.
+//
+// Package policy holds the allow-lists as data, with a reason for every entry.
 package lockdown
 
 //go:generate go run ./internal/gen

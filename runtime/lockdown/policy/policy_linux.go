@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package policy is the seccomp allow-list of the sandbox process, and that of the
-// gofer, as data: one
-// [Entry] per permitted form of a system call, each with the reason why the
-// Sentry, its platform or the Go runtime cannot do without it. Rule of the
-// house: no reason, no entry.
+// Package policy is the seccomp allow-lists as data, of the sandbox process, of one
+// that a gofer serves, and of the gofer: one [Entry] per permitted form of a system
+// call, each with the reason why the Sentry, its platform, the Go runtime or the
+// gofer cannot do without it. Rule of the house: no reason, no entry.
 //
-// It owns the table and its compilation to a BPF program. It installs nothing
-// and is never linked into the sandbox: the program is compiled at build time
+// It owns the tables and their compilation to BPF programs. It installs nothing
+// and is never linked into the sandbox: programs are compiled at build time
 // (see ../internal/gen) because compiling takes some 7 ms, a third of a
-// sandbox's boot. Tests read the table to check the live process against it.
+// sandbox's boot. Tests read the tables to check the live process against them.
 //
-// The table is a pure allow-list. What is not in it ends the process
+// The tables are pure allow-lists. What is not in one ends the process
 // (SECCOMP_RET_KILL_PROCESS), and that is deliberate: a Sentry that makes
 // another system call is either broken or taken over.
 package policy
