@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 
 	"z.gfire.dev/gvx/integration/testbed"
 )
@@ -188,6 +189,31 @@ func TestBinds(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(dir, "x")); err == nil {
 		t.Error("a read-only mount was written")
+	}
+}
+
+// TestReadOnlyBinds: "ro" holds for a mount, "rro" for those below it too.
+func TestReadOnlyBinds(t *testing.T) {
+	testbed.NeedRoot(t, "a mount below another")
+	dir := t.TempDir()
+	below := filepath.Join(dir, "below")
+	if err := os.Mkdir(below, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("tmpfs", below, "tmpfs", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(below, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	output := bothShells(t, "for d in one all; do for f in x below/x; do echo x 2>/dev/null > /$d/$f && echo $d/$f; done; done; true", func(s *specs.Spec) {
+		s.Mounts = append(s.Mounts, specs.Mount{Destination: "/one", Source: dir, Options: []string{"rbind", "ro"}},
+			specs.Mount{Destination: "/all", Source: dir, Options: []string{"rbind", "rro"}})
+	})
+	if want := "one/below/x\n(0)"; output != want {
+		t.Errorf("written: %q, want %q", output, want)
 	}
 }
 

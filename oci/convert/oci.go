@@ -38,7 +38,13 @@ type OCIInput struct {
 	// SizeOf is the size of the host's file system that holds a path, 0 if
 	// unknown; nil knows none. It is asked for shared memory only.
 	SizeOf func(path string) int64
+	// Submounts are the places below a directory of the host where others are
+	// mounted, parents first; nil knows none.
+	Submounts func(dir string) []string
 }
+
+// maxSubmounts bounds the mounts below a read-only one that are made one by one.
+const maxSubmounts = 64
 
 // OCI is what a bundle means.
 type OCI struct {

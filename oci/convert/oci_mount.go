@@ -34,7 +34,7 @@ var ociMountFlags = map[string]mountFlag{
 	"lazytime": nil, "nolazytime": nil, "loud": nil, "silent": nil, "mand": nil, "nomand": nil, "relatime": nil, "norelatime": nil,
 	"strictatime": nil, "nostrictatime": nil, "bind": nil, "rbind": nil,
 	// A mount of a guest's is one mount, whatever is mounted below its source on
-	// the host: what holds for it holds for all of it.
+	// the host: what holds for it holds for all of it, but see writableBelow.
 	"rro": func(m *api.Mount) { m.ReadOnly = true }, "rrw": func(m *api.Mount) { m.ReadOnly = false },
 	"rnosuid": func(m *api.Mount) { m.NoSUID = true }, "rsuid": func(m *api.Mount) { m.NoSUID = false },
 	"rnodev": func(m *api.Mount) { m.NoDev = true }, "rdev": func(m *api.Mount) { m.NoDev = false },
@@ -158,7 +158,31 @@ func (c *ociConversion) bind(out *api.Mount, m *specs.Mount, rest []string) erro
 		}
 	}
 	c.container.Mounts = append(c.container.Mounts, *out)
+	if out.Type == api.MountBind && out.ReadOnly {
+		c.writableBelow(out, m)
+	}
 	return nil
+}
+
+// writableBelow adds what is mounted below the source of a read-only mount, where
+// only that one is to be read-only: in Linux "ro" holds for one mount, "rro" for
+// all of them.
+func (c *ociConversion) writableBelow(out *api.Mount, m *specs.Mount) {
+	if !slices.Contains(m.Options, "rbind") || slices.Contains(m.Options, "rro") || c.in.Submounts == nil {
+		return
+	}
+	places := c.in.Submounts(out.Host.Name)
+	if len(places) > maxSubmounts {
+		c.note("mount %s: the %d mounts below its source are as read-only as it: more than %d are not told apart", out.Target, len(places), maxSubmounts)
+		return
+	}
+	for _, place := range places {
+		below := *out
+		below.Target = path.Join(out.Target, strings.TrimPrefix(place, out.Host.Name))
+		below.Host = &api.HostTree{FD: api.NoFD, Name: place}
+		below.ReadOnly = false
+		c.container.Mounts = append(c.container.Mounts, below)
+	}
 }
 
 // ext4 is a volume in a file of the host's: options are those of `rungv run

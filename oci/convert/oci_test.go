@@ -4,6 +4,7 @@ package convert
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path"
 	"path/filepath"
@@ -380,4 +381,29 @@ func FuzzOCI(f *testing.F) {
 			}
 		}
 	})
+}
+
+func TestOCISubmounts(t *testing.T) {
+	s := bundle.Example()
+	s.Mounts = append(s.Mounts,
+		specs.Mount{Destination: "/a", Source: "/srv", Options: []string{"rbind", "ro", "nosuid"}},
+		specs.Mount{Destination: "/b", Source: "/srv", Options: []string{"rbind", "ro", "rro"}},
+		specs.Mount{Destination: "/c", Source: "/srv", Options: []string{"bind", "ro"}},
+		specs.Mount{Destination: "/d", Source: "/many", Options: []string{"rbind", "ro"}})
+	o := ociOf(t, OCIInput{Spec: s, Submounts: func(dir string) []string {
+		if dir == "/many" {
+			return make([]string, maxSubmounts+1)
+		}
+		return []string{"/srv/x", "/srv/x/y"}
+	}})
+	var binds []string
+	for _, m := range o.Container.Mounts {
+		if m.Type == api.MountBind {
+			binds = append(binds, fmt.Sprint(m.Target, " ", m.Host.Name, " ", m.ReadOnly, " ", m.NoSUID))
+		}
+	}
+	want := []string{"/a /srv true true", "/a/x /srv/x false true", "/a/x/y /srv/x/y false true", "/b /srv true false", "/c /srv true false", "/d /many true false"}
+	if !slices.Equal(binds, want) || !hasNote(o, "are not told apart") {
+		t.Errorf("%q, want %q; notes %q", binds, want, o.Notes)
+	}
 }

@@ -10,7 +10,10 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"runtime"
+	"slices"
+	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -155,7 +158,7 @@ func (t *Task) makeCgroup() error {
 // convert finds out what the bundle means.
 func (t *Task) convert() (*convert.OCI, error) {
 	in := convert.OCIInput{
-		ID: t.handle.ID(), Spec: t.spec, Dir: t.o.Bundle.Dir, ContainerOf: t.containerOf, SizeOf: sizeOf,
+		ID: t.handle.ID(), Spec: t.spec, Dir: t.o.Bundle.Dir, ContainerOf: t.containerOf, SizeOf: sizeOf, Submounts: submounts,
 	}
 	in.HostName, _ = os.Hostname()
 	err := t.o.Bundle.CheckNamespaces()
@@ -200,6 +203,32 @@ func (t *Task) containerOf(kind specs.LinuxNamespaceType, path string) (string, 
 		}
 	}
 	return "", false
+}
+
+// submounts are the places below a directory where others are mounted, in the order
+// in which that was done.
+func submounts(dir string) []string {
+	real, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return nil // Who opens it says so.
+	}
+	table, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil
+	}
+	below := strings.TrimSuffix(real, "/") + "/"
+	var places []string
+	for line := range strings.Lines(string(table)) {
+		f := strings.Fields(line)
+		if len(f) < 5 {
+			continue
+		}
+		place := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(f[4])
+		if rest, ok := strings.CutPrefix(place, below); ok && !slices.Contains(places, filepath.Join(dir, rest)) {
+			places = append(places, filepath.Join(dir, rest))
+		}
+	}
+	return places
 }
 
 // sizeOf is the size of the file system that holds a path.
