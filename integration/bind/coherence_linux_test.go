@@ -3,12 +3,16 @@
 package bind
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"z.gfire.dev/gvx/integration/testbed"
 )
 
 // TestHostChanges: what the host changes the guest sees, at once.
@@ -180,5 +184,38 @@ func TestMappings(t *testing.T) {
 		g.want("pid = os.fork() or (m[9000] and 0) or os._exit(0)", "None")
 		g.want("os.waitpid(pid, 0)[1] if pid else os._exit(9)", "7")
 		g.want("os.stat('/b/m').st_size, m[0]", "(4096, 0)")
+	})
+}
+
+// TestBothAtOnce: two containers change one directory at random at the same time,
+// each for the other what the host is. What each sees meanwhile is nobody's to say;
+// that both go on, and see the same afterwards as the host, is.
+func TestBothAtOnce(t *testing.T) {
+	seconds := "5"
+	if os.Getenv("GVX_NIGHTLY") != "" {
+		seconds = "60"
+	}
+	sides(t, func(t *testing.T, s *side) {
+		dir, chaos := s.dir(t), s.program(t, "chaos.py")
+		const list = `find . -printf "%p %y %l\n" | sort`
+		results := make(chan testbed.Result, 2)
+		for seed := range 2 {
+			script := fmt.Sprintf("python3 /chaos.py /b %d %s && sleep 3 && cd /b && %s", seed, seconds, list)
+			go func() {
+				results <- s.run(t, "-v", dir+":/b", "-v", chaos+":/chaos.py:ro", image, "sh", "-c", script)
+			}()
+		}
+		one, two := <-results, <-results
+		cmd := s.home.CommandAs(t.Context(), "sh", "-c", list)
+		cmd.Dir, cmd.SysProcAttr = dir, nil
+		want := "done\n" + testbed.Run(t, cmd, nil).Stdout
+		for _, r := range []testbed.Result{one, two} {
+			if r.Code != 0 || r.Stdout != want {
+				t.Errorf("%v\nand the host sees\n%s", r, want)
+			}
+		}
+		if strings.Count(want, "\n") < 5 {
+			t.Errorf("hardly anything was done: %q", want)
+		}
 	})
 }
