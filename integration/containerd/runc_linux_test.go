@@ -23,12 +23,12 @@ func TestMain(m *testing.M) { os.Exit(testbed.MainAlone(m, shim.Remove)) }
 // snapshotters are those that a node may have.
 var snapshotters = []string{"overlayfs", "native", "erofs"}
 
-// TestRunc proves the test bed: a container of each snapshotter runs, writes,
-// is listed, and leaves nothing.
+// TestRunc proves the test bed: a container of each snapshotter with something to
+// stack runs, writes, and leaves nothing.
 func TestRunc(t *testing.T) {
 	c := testbed.NewContainerd(t, testbed.ContainerdOptions{})
 	defer c.Close(t)
-	for _, snapshotter := range snapshotters {
+	for _, snapshotter := range []string{"overlayfs", "erofs"} {
 		t.Run(snapshotter, func(t *testing.T) {
 			image := c.Image(t, snapshotter, "demo")
 			output := c.MustCtr(t, "run", "--rm", "--snapshotter", snapshotter, image, "once",

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/types/known/timestamppb"
 	"gvisor.dev/gvisor/pkg/abi/linux"
+	"gvisor.dev/gvisor/pkg/errors/linuxerr"
 	"gvisor.dev/gvisor/pkg/log"
 	"gvisor.dev/gvisor/pkg/sentry/fsimpl/host"
 	"gvisor.dev/gvisor/pkg/sentry/fsimpl/proc"
@@ -134,9 +135,11 @@ func (s *service) Signal(_ context.Context, req *controlv1.SignalRequest) (*cont
 	}
 	info := &linux.SignalInfo{Signo: n}
 	if id := req.GetExec(); id != "" {
-		return &controlv1.SignalResponse{}, s.sb.execs.with(id, func(e *execution) error {
-			return s.sb.signalExec(e, req.GetTarget(), info)
-		})
+		err := s.sb.execs.with(id, func(e *execution) error { return s.sb.signalExec(e, req.GetTarget(), info) })
+		if linuxerr.Equals(linuxerr.ESRCH, err) {
+			err = api.Errorf(api.KindState, "send signal %d: the process has ended", n)
+		}
+		return &controlv1.SignalResponse{}, err
 	}
 	switch req.GetTarget() {
 	case controlv1.SignalRequest_INIT:
@@ -150,6 +153,10 @@ func (s *service) Signal(_ context.Context, req *controlv1.SignalRequest) (*cont
 		s.sb.k.Unpause()
 	default:
 		err = api.Errorf(api.KindInvalid, "unknown signal target %d", req.GetTarget())
+	}
+	if linuxerr.Equals(linuxerr.ESRCH, err) {
+		// It has ended under the call; its end is about to be told.
+		return nil, api.Errorf(api.KindState, "send signal %d to container %s: its process has ended", n, c.spec.ID)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("send signal %d to container %s: %w", n, c.spec.ID, err)

@@ -55,6 +55,7 @@ type fakeContainer struct {
 	startErr error
 	onStart  func()
 	onKill   func()
+	killErr  error
 	execErr  error
 	stats    Stats
 	signals  []int
@@ -95,8 +96,11 @@ func (c *fakeContainer) Wait(ctx context.Context) (api.ExitStatus, error) {
 func (c *fakeContainer) Signal(_ context.Context, signal int, all bool) error {
 	c.mu.Lock()
 	c.signals = append(c.signals, signal)
-	kill := c.onKill
+	kill, err := c.onKill, c.killErr
 	c.mu.Unlock()
+	if err != nil {
+		return err
+	}
 	if all && kill != nil {
 		kill()
 	}

@@ -212,7 +212,8 @@ func (s *Service) Kill(ctx context.Context, r *taskapi.KillRequest) (*emptypb.Em
 	default:
 		err = running.Signal(ctx, int(r.GetSignal()))
 	}
-	if api.KindOf(err) == api.KindNotFound {
+	if kind := api.KindOf(err); kind == api.KindNotFound || kind == api.KindState {
+		// It has ended meanwhile; its exit comes.
 		return nil, errEnded(p)
 	}
 	return &emptypb.Empty{}, toGRPC(err)

@@ -110,6 +110,18 @@ func TestSandboxThatDies(t *testing.T) {
 	w.wantEvents("create", "exit a 137")
 }
 
+// TestKillOfWhatEndsMeanwhile: clients take "not found" for an end.
+func TestKillOfWhatEndsMeanwhile(t *testing.T) {
+	w := newWorld(t)
+	c := w.run("a")
+	for _, kind := range []api.Kind{api.KindState, api.KindNotFound} {
+		c.killErr = api.Errorf(kind, "its process has ended")
+		_, err := w.service.Kill(t.Context(), &taskapi.KillRequest{ID: "a", Signal: 9})
+		want(t, "Kill", err, errdefs.ErrNotFound)
+	}
+	c.killErr = nil
+}
+
 func TestDeleteOfWhatNeverRan(t *testing.T) {
 	w := newWorld(t)
 	c := w.create("a")
