@@ -23,6 +23,8 @@ type file struct {
 	// fd was opened with O_PATH: it names the file for good, and can neither be
 	// read nor written.
 	fd int
+	// known are the client's names in a directory.
+	known known
 }
 
 // self is the working directory's name for the file: the process stands in its
@@ -64,7 +66,7 @@ func (f *file) init(c *lisafs.Connection, st *lisafs.Statx) {
 
 // child makes the control descriptor of what was found in a directory. It takes over
 // fd.
-func (f *file) child(fd int) (*file, lisafs.Statx, error) {
+func (f *file) child(name string, fd int) (*file, lisafs.Statx, error) {
 	st, err := f.tree.stat(fd)
 	if err != nil {
 		unix.Close(fd)
@@ -72,16 +74,20 @@ func (f *file) child(fd int) (*file, lisafs.Statx, error) {
 	}
 	c := &file{tree: f.tree, fd: fd}
 	c.init(f.Conn(), &st)
+	f.known.add(name)
 	return c, st, nil
 }
 
 // Walk implements lisafs.ControlFDImpl.
 func (f *file) Walk(name string) (*lisafs.ControlFD, lisafs.Statx, error) {
 	fd, err := f.lookUp(name)
+	if err == unix.ENOENT {
+		f.known.remove(name)
+	}
 	if err != nil {
 		return nil, lisafs.Statx{}, err
 	}
-	c, st, err := f.child(fd)
+	c, st, err := f.child(name, fd)
 	return c.FD(), st, err
 }
 

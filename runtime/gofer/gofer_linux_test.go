@@ -388,3 +388,57 @@ func TestDirents(t *testing.T) {
 		t.Errorf("an entry of no length: %q", got)
 	}
 }
+
+// TestMadeTwice: a file that the client knows, and that the host has removed, is not
+// made again before the client has been told.
+func TestMadeTwice(t *testing.T) {
+	s := serveTree(t, t.TempDir(), nil)
+	create := func(name string) error {
+		_, _, host, err := s.root.OpenCreateAt(s.ctx, name, unix.O_RDWR, 0o644, anyUID, anyGID)
+		if host > 0 {
+			unix.Close(host)
+		}
+		return err
+	}
+	if err := create("f"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(s.dir, "f")); err != nil {
+		t.Fatal(err)
+	}
+	if err := create("f"); !is(err, unix.EEXIST) {
+		t.Errorf("of a name that it knows: %v", err)
+	}
+	if _, _, err := s.walk("f"); !is(err, unix.ENOENT) {
+		t.Errorf("walk: %v", err)
+	}
+	if err := create("f"); err != nil {
+		t.Errorf("after it was told: %v", err)
+	}
+	// What the client itself has removed or moved it knows to be gone.
+	if err := s.root.UnlinkAt(s.ctx, "f", 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := create("f"); err != nil {
+		t.Errorf("after unlink: %v", err)
+	}
+	if err := s.root.RenameAt(s.ctx, "f", s.root.ID(), "g", 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := create("f"); err != nil {
+		t.Errorf("after rename: %v", err)
+	}
+	if err := os.Remove(filepath.Join(s.dir, "g")); err != nil {
+		t.Fatal(err)
+	}
+	if err := create("g"); !is(err, unix.EEXIST) {
+		t.Errorf("of the name that it was given: %v", err)
+	}
+	var k known
+	for i := range maxKnown + 10 {
+		k.add(fmt.Sprint(i))
+	}
+	if len(k.names) != maxKnown || !k.has(fmt.Sprint(maxKnown+9)) {
+		t.Errorf("%d names are remembered", len(k.names))
+	}
+}

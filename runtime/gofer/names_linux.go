@@ -15,6 +15,9 @@ func (f *file) OpenCreate(mode linux.FileMode, uid lisafs.UID, gid lisafs.GID, n
 	failed := func(err error) (*lisafs.ControlFD, lisafs.Statx, *lisafs.OpenFD, int, error) {
 		return nil, lisafs.Statx{}, nil, -1, err
 	}
+	if f.known.has(name) {
+		return failed(unix.EEXIST)
+	}
 	perm := f.tree.mode(uint32(mode), false)
 	how := int(flags)&unix.O_ACCMODE | unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
 	opened, err := unix.Openat(f.fd, name, how, perm)
@@ -31,7 +34,7 @@ func (f *file) OpenCreate(mode linux.FileMode, uid lisafs.UID, gid lisafs.GID, n
 		f.undo(name, 0)
 		return failed(err)
 	}
-	c, st, err := f.child(named)
+	c, st, err := f.child(name, named)
 	if err != nil {
 		unix.Close(opened)
 		f.undo(name, 0)
@@ -94,7 +97,7 @@ func (f *file) made(name string, kind uint32, uid lisafs.UID, gid lisafs.GID, pe
 		f.undo(name, flags)
 		return nil, lisafs.Statx{}, err
 	}
-	c, st, err := f.child(fd)
+	c, st, err := f.child(name, fd)
 	if err != nil {
 		f.undo(name, flags)
 	}
@@ -148,7 +151,7 @@ func (f *file) Link(dir lisafs.ControlFDImpl, name string) (*lisafs.ControlFD, l
 	if err != nil {
 		return nil, lisafs.Statx{}, err
 	}
-	c, st, err := d.child(fd)
+	c, st, err := d.child(name, fd)
 	return c.FD(), st, err
 }
 
@@ -157,7 +160,11 @@ func (f *file) Unlink(name string, flags uint32) error {
 	if flags&^unix.AT_REMOVEDIR != 0 {
 		return unix.EINVAL
 	}
-	return unix.Unlinkat(f.fd, name, int(flags))
+	err := unix.Unlinkat(f.fd, name, int(flags))
+	if err == nil {
+		f.known.remove(name)
+	}
+	return err
 }
 
 // RenameAt implements lisafs.ControlFDImpl.
@@ -171,7 +178,13 @@ func (f *file) RenameAt2(from string, dir lisafs.ControlFDImpl, to string, flags
 	if flags&^(unix.RENAME_NOREPLACE|unix.RENAME_EXCHANGE) != 0 {
 		return unix.EINVAL
 	}
-	return unix.Renameat2(f.fd, from, dir.(*file).fd, to, uint(flags))
+	d := dir.(*file)
+	err := unix.Renameat2(f.fd, from, d.fd, to, uint(flags))
+	if err == nil && flags&unix.RENAME_EXCHANGE == 0 {
+		f.known.remove(from)
+		d.known.add(to)
+	}
+	return err
 }
 
 // Connect implements lisafs.ControlFDImpl. It is not among the requests.
