@@ -8,6 +8,11 @@
 // forwards, as that of a container engine does, would then send every packet
 // between two containers a second time, and a connection that closed would be
 // answered with a reset. So IP's endpoints are wrapped in ones that look.
+//
+// A packet for the interface's own address is taken all the same: engines give a
+// container the address of one that has ended, tell the others by a gratuitous ARP
+// that gVisor does not heed, and frames bear the old one's link address until the
+// neighbour is found to be gone. The bridge floods them; nobody else takes them.
 
 package boot
 
@@ -83,9 +88,15 @@ type addressedEndpoint4 struct {
 
 // HandlePacket implements stack.NetworkEndpoint.
 func (e *addressedEndpoint4) HandlePacket(pkt *stack.PacketBuffer) {
-	if !forOtherHost(e.nic, pkt) {
+	if !forOtherHost(e.nic, pkt) || e.isTo(pkt) {
 		e.endpointIPv4.HandlePacket(pkt)
 	}
+}
+
+// isTo says whether a packet is for an address of the interface.
+func (e *addressedEndpoint4) isTo(pkt *stack.PacketBuffer) bool {
+	h, ok := pkt.Data().PullUp(header.IPv4MinimumSize)
+	return ok && hasAddress(e, header.IPv4(h).DestinationAddress())
 }
 
 type addressedEndpoint6 struct {
@@ -95,9 +106,21 @@ type addressedEndpoint6 struct {
 
 // HandlePacket implements stack.NetworkEndpoint.
 func (e *addressedEndpoint6) HandlePacket(pkt *stack.PacketBuffer) {
-	if !forOtherHost(e.nic, pkt) {
+	if !forOtherHost(e.nic, pkt) || e.isTo(pkt) {
 		e.endpointIPv6.HandlePacket(pkt)
 	}
+}
+
+// isTo says whether a packet is for an address of the interface.
+func (e *addressedEndpoint6) isTo(pkt *stack.PacketBuffer) bool {
+	h, ok := pkt.Data().PullUp(header.IPv6MinimumSize)
+	return ok && hasAddress(e, header.IPv6(h).DestinationAddress())
+}
+
+// hasAddress says whether an interface has an address.
+func hasAddress(e stack.AddressableEndpoint, address tcpip.Address) bool {
+	// Looked at only, it has no reference to give back.
+	return e.AcquireAssignedAddress(address, false, stack.NeverPrimaryEndpoint, true) != nil
 }
 
 // forOtherHost says whether a packet came in a frame for another host than the
