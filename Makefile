@@ -22,7 +22,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 LDFLAGS  = -s -w -X z.gfire.dev/gvx/runtime/cli.Version=$(VERSION) -X z.gfire.dev/gvx/shim.Version=$(VERSION)
 
 .DEFAULT_GOAL := help
-.PHONY: help build test lint unit race fuzz cross integration posture nightly bench demo testbed clean
+.PHONY: help build dist test lint unit race fuzz cross integration posture nightly bench demo testbed clean
 
 help: ## Explain the targets
 	@echo 'Usage: make TARGET'
@@ -33,6 +33,9 @@ help: ## Explain the targets
 
 build: ## Build rungv and containerd-shim-gvx-v2 into bin/
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/...
+
+dist: ## Tarballs and Debian packages for nodes in dist/, with SHA256SUMS; reproducible
+	install/dist.sh '$(VERSION)' dist
 
 demo: ## Run Python, then Docker engines with episodes, in sandboxes as an ordinary user (installs what it needs)
 	install/demo.sh

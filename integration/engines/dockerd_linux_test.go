@@ -32,8 +32,7 @@ func newDockerd(t *testing.T, rungv string) *dockerd {
 	}
 	d := &dockerd{dir: dir, socket: filepath.Join(dir, "docker.sock"), bin: engine}
 	config, err := json.Marshal(map[string]any{
-		"runtimes": map[string]any{"gvx": map[string]string{"path": rungv}},
-		"hosts":    []string{"unix://" + d.socket}, "data-root": filepath.Join(dir, "data"), "exec-root": filepath.Join(dir, "exec"),
+		"hosts": []string{"unix://" + d.socket}, "data-root": filepath.Join(dir, "data"), "exec-root": filepath.Join(dir, "exec"),
 		"pidfile": filepath.Join(dir, "pid"), "iptables": false, "ip6tables": false, "ip-forward": false, "features": map[string]bool{"cdi": false},
 	})
 	if err != nil {
@@ -41,6 +40,9 @@ func newDockerd(t *testing.T, rungv string) *dockerd {
 	}
 	if err := os.WriteFile(filepath.Join(dir, "daemon.json"), config, 0o600); err != nil {
 		t.Fatal(err)
+	}
+	if r := testbed.Run(t, exec.Command(rungv, "install", "--docker", "--docker-config", filepath.Join(dir, "daemon.json")), nil); r.Code != 0 {
+		t.Fatal(r)
 	}
 	if d.log, err = os.Create(filepath.Join(dir, "log")); err != nil {
 		t.Fatal(err)
@@ -95,7 +97,8 @@ func (d *dockerd) must(t *testing.T, args ...string) string {
 	return strings.TrimSuffix(r.Stdout, "\n")
 }
 
-// TestDockerd: `docker run --runtime gvx`, with a runtime that is given by path.
+// TestDockerd: `docker run --runtime gvx`, with a runtime that `rungv install` has
+// added to the engine's configuration.
 func TestDockerd(t *testing.T) {
 	home := newHome(t)
 	d := newDockerd(t, home.Path("bin", "rungv"))

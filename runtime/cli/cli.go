@@ -128,6 +128,7 @@ No root, no daemon, no user namespace, no KVM is needed.`,
 		newStatsCommand(g), newTopCommand(g), newPortCommand(g), newNetworkCommand(g), newDoctorCommand(g), newInfoCommand(g), newVersionCommand(),
 	)
 	root.AddCommand(newFilesCommand(g), newImageCommand(g), newVolumeCommand(g))
+	root.AddCommand(newInstallCommand(), newUninstallCommand())
 	root.AddCommand(
 		newStateCommand(g), newTaskListCommand(g), newDeleteCommand(g), newResumeCommand(g), newEventsCommand(g), newSpecCommand(g), newFeaturesCommand(),
 		newUncheckpointable("checkpoint", "Checkpoint a running container"), newUncheckpointable("restore", "Restore a container from a checkpoint"),

@@ -19,3 +19,12 @@ func isOurs(dir string) bool {
 	st, ok := fi.Sys().(*syscall.Stat_t)
 	return ok && int(st.Uid) == os.Geteuid()
 }
+
+// keepOwner gives a file the owner that another one has, as far as this user may.
+func keepOwner(f *os.File, as os.FileInfo) error {
+	st, ok := as.Sys().(*syscall.Stat_t)
+	if !ok || os.Geteuid() != 0 {
+		return nil
+	}
+	return f.Chown(int(st.Uid), int(st.Gid))
+}
