@@ -19,8 +19,10 @@ import (
 // dockerd is an engine of the host's, with rungv among its runtimes.
 type dockerd struct {
 	dir, socket, bin string
-	cmd              *exec.Cmd
-	log              *os.File
+	// runtime is the name of the one that containers get.
+	runtime string
+	cmd     *exec.Cmd
+	log     *os.File
 }
 
 func newDockerd(t *testing.T, rungv string) *dockerd {
@@ -30,9 +32,11 @@ func newDockerd(t *testing.T, rungv string) *dockerd {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &dockerd{dir: dir, socket: filepath.Join(dir, "docker.sock"), bin: engine}
+	d := &dockerd{dir: dir, socket: filepath.Join(dir, "docker.sock"), bin: engine, runtime: "gvx"}
+	program := shim.Get(t)
 	config, err := json.Marshal(map[string]any{
-		"hosts": []string{"unix://" + d.socket}, "data-root": filepath.Join(dir, "data"), "exec-root": filepath.Join(dir, "exec"),
+		"runtimes": map[string]any{"shim": map[string]string{"runtimeType": "io.containerd.gvx.v2"}},
+		"hosts":    []string{"unix://" + d.socket}, "data-root": filepath.Join(dir, "data"), "exec-root": filepath.Join(dir, "exec"),
 		"pidfile": filepath.Join(dir, "pid"), "iptables": false, "ip6tables": false, "ip-forward": false, "features": map[string]bool{"cdi": false},
 	})
 	if err != nil {
@@ -48,7 +52,7 @@ func newDockerd(t *testing.T, rungv string) *dockerd {
 		t.Fatal(err)
 	}
 	d.cmd = exec.Command(filepath.Join(engine, "dockerd"), "--config-file", filepath.Join(dir, "daemon.json"))
-	d.cmd.Env = append(os.Environ(), "PATH="+engine+":"+os.Getenv("PATH"))
+	d.cmd.Env = append(os.Environ(), "PATH="+engine+":"+filepath.Dir(program)+":"+os.Getenv("PATH"), "GVX_ROOT="+filepath.Join(dir, "gvx"))
 	d.cmd.Stdout, d.cmd.Stderr = d.log, d.log
 	if err := d.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -97,18 +101,22 @@ func (d *dockerd) must(t *testing.T, args ...string) string {
 	return strings.TrimSuffix(r.Stdout, "\n")
 }
 
-// TestDockerd: `docker run --runtime gvx`, with a runtime that `rungv install` has
-// added to the engine's configuration.
+// TestDockerd: `docker run --runtime`, with a runtime that `rungv install` has added to
+// the engine's configuration, and with the shim.
 func TestDockerd(t *testing.T) {
 	home := newHome(t)
 	d := newDockerd(t, home.Path("bin", "rungv"))
 	loadDemo(t, d)
 	d.must(t, "network", "create", "--subnet", "10.88.78.0/24", "net")
-	for name, test := range map[string]func(*testing.T, *dockerd){
-		"run": dockerRun, "exec": dockerExec, "files": dockerFiles, "volumes": dockerVolumes, "limits": dockerLimits,
-		"life": dockerLife, "network": dockerNetwork, "terminal": dockerTerminal,
-	} {
-		t.Run(name, func(t *testing.T) { test(t, d) })
+	for _, d.runtime = range []string{"gvx", "shim"} {
+		t.Run(d.runtime, func(t *testing.T) {
+			for name, test := range map[string]func(*testing.T, *dockerd){
+				"run": dockerRun, "exec": dockerExec, "files": dockerFiles, "volumes": dockerVolumes, "limits": dockerLimits,
+				"life": dockerLife, "network": dockerNetwork, "terminal": dockerTerminal,
+			} {
+				t.Run(name, func(t *testing.T) { test(t, d) })
+			}
+		})
 	}
 	if left := d.must(t, "ps", "-aq"); left != "" {
 		t.Errorf("containers are left: %s", left)
@@ -118,13 +126,13 @@ func TestDockerd(t *testing.T) {
 // run is `docker run` with our runtime.
 func (d *dockerd) run(t *testing.T, args ...string) testbed.Result {
 	t.Helper()
-	return d.docker(t, append([]string{"run", "--runtime", "gvx"}, args...)...)
+	return d.docker(t, append([]string{"run", "--runtime", d.runtime}, args...)...)
 }
 
 // start runs a container in the background, for the test's duration.
 func (d *dockerd) start(t *testing.T, args ...string) string {
 	t.Helper()
-	id := d.must(t, append([]string{"run", "--runtime", "gvx", "-d"}, args...)...)
+	id := d.must(t, append([]string{"run", "--runtime", d.runtime, "-d"}, args...)...)
 	t.Cleanup(func() { d.must(t, "rm", "-f", "-v", id) })
 	return id
 }
@@ -198,7 +206,7 @@ func dockerFiles(t *testing.T, d *dockerd) {
 }
 
 func dockerVolumes(t *testing.T, d *dockerd) {
-	dir := filepath.Join(d.dir, "bound")
+	dir := filepath.Join(d.dir, "bound-"+d.runtime)
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -277,7 +285,7 @@ func dockerNetwork(t *testing.T, d *dockerd) {
 }
 
 func dockerTerminal(t *testing.T, d *dockerd) {
-	cmd := exec.Command(filepath.Join(d.bin, "docker"), "-H", "unix://"+d.socket, "run", "--rm", "-it", "--runtime", "gvx", "demo", "sh")
+	cmd := exec.Command(filepath.Join(d.bin, "docker"), "-H", "unix://"+d.socket, "run", "--rm", "-it", "--runtime", d.runtime, "demo", "sh")
 	cmd.SysProcAttr = &syscall.SysProcAttr{}
 	term := testbed.StartTerminal(t, cmd, 33, 111)
 	term.Type(t, "stty size\n")

@@ -14,4 +14,7 @@ import (
 	"z.gfire.dev/gvx/integration/testbed"
 )
 
-func TestMain(m *testing.M) { os.Exit(testbed.MainAlone(m, nil)) }
+// shim has containerd's shim.
+var shim testbed.SharedShim
+
+func TestMain(m *testing.M) { os.Exit(testbed.MainAlone(m, shim.Remove)) }

@@ -260,12 +260,18 @@ func (t *Task) launch(ctx context.Context, oci *convert.OCI, files *launch.Conta
 	if oci.Cores > 0 {
 		cores = min(cores, oci.Cores)
 	}
+	outer := lockdown.PlanOuter(sandboxUID())
+	if !t.o.Self && sb.netns != nil && oci.Network.Kind == convert.NetworkOfItsOwn {
+		// Engines find a new namespace by the number of the process that they are
+		// given, and connect it.
+		outer.JoinNetwork(sb.netns.File())
+	}
 	embryo := launch.Fork(&launch.ForkConfig{
 		HeadStart: api.HeadStart{
 			Version: api.SpecVersion, Platform: "systrap", Cores: cores, LogLevel: level, StartedAt: t.began,
 			SpecFirst: t.group != nil && !t.o.Self,
 		},
-		Outer: lockdown.PlanOuter(sandboxUID()), Log: t.log.File(),
+		Outer: outer, Log: t.log.File(),
 	})
 	defer embryo.Discard()
 	if sb.pid, err = embryo.PID(); err != nil {

@@ -178,7 +178,7 @@ func (r *Runner) superviseExec(ctx context.Context, gone <-chan struct{}, x *Tas
 	defer c.Close()
 	in, out, errs := os.Stdin, os.Stdout, os.Stderr
 	if x.Process.Terminal {
-		replica, err := openConsole(x.ConsoleSocket, nil)
+		replica, err := openConsole(x.ConsoleSocket)
 		if err != nil {
 			return exit, err
 		}

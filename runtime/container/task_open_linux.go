@@ -8,6 +8,8 @@ package container
 import (
 	"fmt"
 	"os"
+
+	"golang.org/x/sys/unix"
 	"slices"
 
 	"z.gfire.dev/gvx/oci/convert"
@@ -170,6 +172,10 @@ func (t *Task) openStreams(oci *convert.OCI, files *launch.ContainerFiles) error
 		return err
 	}
 	t.streams = s
+	if size := t.spec.Process.ConsoleSize; size != nil && oci.Container.Process.Terminal {
+		w := unix.Winsize{Row: uint16(min(size.Height, 1<<16-1)), Col: uint16(min(size.Width, 1<<16-1))}
+		_ = withFD(t.o.Stdin, func(fd uintptr) error { return unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &w) })
+	}
 	files.Stdin, files.Stdout, files.Stderr = s.guest[0], s.guest[1], s.guest[2]
 	return nil
 }

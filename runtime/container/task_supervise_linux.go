@@ -156,7 +156,7 @@ func (r *Runner) superviseTask(ctx context.Context, gone <-chan struct{}, c *Tas
 		defer o.Outside.Close()
 	}
 	if b.Spec.Process.Terminal {
-		replica, err := openConsole(c.ConsoleSocket, b.Spec.Process.ConsoleSize)
+		replica, err := openConsole(c.ConsoleSocket)
 		if err != nil {
 			return exit, err
 		}
@@ -300,7 +300,7 @@ func writePIDFile(path string, pid int) error {
 // openConsole makes a terminal, gives its primary side to whoever listens on the
 // socket, and takes the replica as this process' own, which then hears of its
 // size and its keys.
-func openConsole(socket string, size *specs.Box) (*os.File, error) {
+func openConsole(socket string) (*os.File, error) {
 	if socket == "" {
 		return nil, api.Errorf(api.KindInvalid, "cannot allocate tty if runc will detach without setting console socket")
 	}
@@ -309,10 +309,6 @@ func openConsole(socket string, size *specs.Box) (*os.File, error) {
 		return nil, fmt.Errorf("make a terminal: %w", err)
 	}
 	defer primary.Close()
-	if size != nil {
-		w := unix.Winsize{Row: uint16(size.Height), Col: uint16(size.Width)}
-		_ = unix.IoctlSetWinsize(int(primary.Fd()), unix.TIOCSWINSZ, &w)
-	}
 	if err := sendConsole(socket, primary); err != nil {
 		replica.Close()
 		return nil, err

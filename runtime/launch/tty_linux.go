@@ -23,8 +23,6 @@ type terminal struct {
 	// user is the user's terminal mode before it became raw; nil when it is
 	// not raw.
 	user *term.State
-	// literal says that the next character was quoted by the user.
-	literal bool
 }
 
 // OpenTerminal makes a pseudo-terminal. Its primary side waits in the runtime's
@@ -158,6 +156,7 @@ func (s *Streams) restoreOnPanic() {
 // copyKeys copies what the user types.
 func (s *Streams) copyKeys() {
 	keys := keyMatcher{keys: s.opt.DetachKeys}
+	board := &Keyboard{Primary: s.terminal.primary, Signal: s.opt.Signal}
 	buf := make([]byte, copyBufferBytes)
 	for {
 		n, err := s.opt.In.Read(buf)
@@ -165,7 +164,7 @@ func (s *Streams) copyKeys() {
 		if err != nil {
 			out = append(out, keys.rest()...)
 		}
-		if !s.typeKeys(out) {
+		if _, werr := board.Write(out); werr != nil {
 			return
 		}
 		if found {
@@ -178,28 +177,42 @@ func (s *Streams) copyKeys() {
 	}
 }
 
-// typeKeys writes input to the guest's terminal and reports the characters
-// that the line discipline turns into signals.
-func (s *Streams) typeKeys(in []byte) bool {
-	for len(in) > 0 {
-		n, sig := s.terminal.nextSignal(in)
-		if _, err := s.terminal.primary.Write(in[:n]); err != nil {
-			return false
+// Keyboard writes what is typed to a guest's terminal, and tells of the characters
+// that the line discipline turns into signals: the host's kernel has no process of
+// the guest's to send them to. It is for one goroutine.
+type Keyboard struct {
+	// Primary is the terminal's primary side.
+	Primary *os.File
+	// Signal, if not nil, is told of SIGINT, SIGQUIT and SIGTSTP.
+	Signal func(syscall.Signal)
+
+	// literal says that the next character was quoted by the user.
+	literal bool
+}
+
+// Write implements io.Writer.
+func (k *Keyboard) Write(in []byte) (int, error) {
+	written := 0
+	for written < len(in) {
+		n, sig := k.nextSignal(in[written:])
+		w, err := k.Primary.Write(in[written : written+n])
+		written += w
+		if err != nil {
+			return written, err
 		}
-		if sig != 0 && s.opt.Signal != nil {
-			s.opt.Signal(sig)
+		if sig != 0 && k.Signal != nil {
+			k.Signal(sig)
 		}
-		in = in[n:]
 	}
-	return true
+	return written, nil
 }
 
 // nextSignal returns how much of in comes before, and includes, the first
 // character that means a signal in the terminal's present mode, and which
 // signal. Without one it is all of in.
-func (t *terminal) nextSignal(in []byte) (int, syscall.Signal) {
+func (k *Keyboard) nextSignal(in []byte) (int, syscall.Signal) {
 	var mode *unix.Termios
-	conn, err := t.primary.SyscallConn()
+	conn, err := k.Primary.SyscallConn()
 	if err == nil {
 		cerr := conn.Control(func(fd uintptr) { mode, err = unix.IoctlGetTermios(int(fd), unix.TCGETS) })
 		err = errors.Join(err, cerr)
@@ -208,8 +221,8 @@ func (t *terminal) nextSignal(in []byte) (int, syscall.Signal) {
 		return len(in), 0
 	}
 	for i, b := range in {
-		if t.literal {
-			t.literal = false
+		if k.literal {
+			k.literal = false
 			continue
 		}
 		if mode.Lflag&unix.ISIG != 0 && b != disabledChar {
@@ -224,7 +237,7 @@ func (t *terminal) nextSignal(in []byte) (int, syscall.Signal) {
 		}
 		const quoting = unix.ICANON | unix.IEXTEN
 		if mode.Lflag&quoting == quoting && b != disabledChar && b == mode.Cc[unix.VLNEXT] {
-			t.literal = true
+			k.literal = true
 		}
 	}
 	return len(in), 0

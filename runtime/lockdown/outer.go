@@ -2,6 +2,8 @@
 
 package lockdown
 
+import "os"
+
 // DefaultUIDBase is the first of the uids that a launcher with root's rights
 // gives to sandboxes, one each. They lie in a part of the number space that
 // neither distributions, nor systemd's dynamic and container ranges (up to
@@ -29,4 +31,7 @@ type Outer struct {
 	OwnLandlock bool
 	// Capabilities are what the process keeps beyond its start.
 	Capabilities []uint
+
+	// network, if not nil, is the network namespace to live in.
+	network *os.File
 }

@@ -60,7 +60,7 @@ func PlanOuter(uid uint32) *Outer {
 
 // Without returns the plan for a host that refused o's namespaces.
 func (o *Outer) Without() *Outer {
-	w := &Outer{UID: o.UID, OwnLandlock: o.OwnLandlock}
+	w := &Outer{UID: o.UID, OwnLandlock: o.OwnLandlock, network: o.network}
 	if !slices.Contains(o.Namespaces, "user") {
 		w.Capabilities = o.Capabilities
 	}
@@ -68,6 +68,14 @@ func (o *Outer) Without() *Outer {
 		w.planLandlock()
 	}
 	return w
+}
+
+// JoinNetwork has the process live in a network namespace that is there, in place of
+// one of its own: one that its guests are given, so that who gets out reaches no more
+// than they do. The file stays the caller's.
+func (o *Outer) JoinNetwork(namespace *os.File) {
+	o.network = namespace
+	o.Namespaces = slices.DeleteFunc(slices.Clone(o.Namespaces), func(name string) bool { return name == "net" })
 }
 
 // planLandlock asks the kernel for its version, and leaves Landlock out where
@@ -119,6 +127,11 @@ func (o *Outer) Apply(a *syscall.SysProcAttr) error {
 	if o.Landlock > 0 {
 		if err := restrictThread(sandboxRuleset(o.Landlock, ownBinary, o.EmptyRoot)); err != nil {
 			return fmt.Errorf("confine sandbox process: %w", err)
+		}
+	}
+	if o.network != nil {
+		if err := unix.Setns(int(o.network.Fd()), unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("confine sandbox process: enter its network namespace: %w", err)
 		}
 	}
 	a.Setsid = true

@@ -247,6 +247,11 @@ func (c *made) Start(ctx context.Context) error { return c.task.Start(ctx) }
 
 func (c *made) Wait(ctx context.Context) (api.ExitStatus, error) { return c.task.Wait(ctx) }
 
+// SignalForeground implements task.Container.
+func (c *made) SignalForeground(ctx context.Context, signal int) error {
+	return delivered(c.task.Signal(ctx, signal, control.TargetForeground))
+}
+
 func (c *made) Signal(ctx context.Context, signal int, all bool) error {
 	target := control.TargetInit
 	if all {
@@ -334,6 +339,11 @@ func (c *made) PID() int { return c.task.PID() }
 // process is an additional process.
 type process struct {
 	*container.TaskProcess
+}
+
+// SignalForeground implements task.Process.
+func (p process) SignalForeground(ctx context.Context, signal int) error {
+	return delivered(p.TaskProcess.Signal(ctx, signal, control.TargetForeground))
 }
 
 func (p process) Signal(ctx context.Context, signal int) error {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -33,6 +34,8 @@ type Set struct {
 	// outputs are the copies that run.
 	outputs sync.WaitGroup
 	cancel  context.CancelFunc
+	// onKeys is told of what a terminal's keys mean.
+	onKeys atomic.Pointer[func(syscall.Signal)]
 
 	mu sync.Mutex
 	// held are the shim's own ends of fifos, which keep them whole while nobody
@@ -101,6 +104,21 @@ func (s *Set) CloseInput() {
 	s.mu.Unlock()
 	if input != nil {
 		input.Close()
+	}
+}
+
+// OnKeys has f told of the signals that a terminal's keys mean (^C, ^\, ^Z): the
+// guest's processes are not the host's, whose kernel would send them.
+func (s *Set) OnKeys(f func(syscall.Signal)) {
+	if s != nil {
+		s.onKeys.Store(&f)
+	}
+}
+
+// keyed tells of one.
+func (s *Set) keyed(sig syscall.Signal) {
+	if f := s.onKeys.Load(); f != nil {
+		(*f)(sig)
 	}
 }
 

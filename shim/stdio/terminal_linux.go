@@ -11,6 +11,8 @@ import (
 
 	"github.com/containerd/fifo"
 	"golang.org/x/sys/unix"
+
+	"z.gfire.dev/gvx/runtime/launch"
 )
 
 // openTerminal makes a pseudo-terminal, and copies between it and where input
@@ -40,7 +42,7 @@ func (s *Set) openTerminal(ctx context.Context, c Config) error {
 	}
 	s.closeLater(from)
 	go func() {
-		_, _ = io.CopyBuffer(plainWriter{primary}, plainReader{from}, make([]byte, copyBufferBytes))
+		_, _ = io.CopyBuffer(&launch.Keyboard{Primary: primary, Signal: s.keyed}, plainReader{from}, make([]byte, copyBufferBytes))
 		from.Close()
 	}()
 	return nil

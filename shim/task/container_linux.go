@@ -69,7 +69,7 @@ func (t *container) watch() {
 	exit, err := t.runtime.Wait(context.Background())
 	if err != nil {
 		log.L.WithError(err).Warnf("container %s: its sandbox has ended", t.id)
-		exit = api.ExitStatus{Code: killed, Signal: int(syscall.SIGKILL), At: time.Now()}
+		exit = api.ExitStatus{Code: killed, Signal: int(syscall.SIGKILL), At: time.Now(), OOMKilled: exit.OOMKilled}
 	}
 	t.starting.Lock()
 	t.mu.Lock()

@@ -93,6 +93,10 @@ func (c *fakeContainer) Wait(ctx context.Context) (api.ExitStatus, error) {
 	return c.exit, c.exitErr
 }
 
+func (c *fakeContainer) SignalForeground(ctx context.Context, n int) error {
+	return c.Signal(ctx, n, false)
+}
+
 func (c *fakeContainer) Signal(_ context.Context, signal int, all bool) error {
 	c.mu.Lock()
 	c.signals = append(c.signals, signal)
@@ -175,6 +179,8 @@ func (p *fakeProcess) Signal(_ context.Context, n int) error {
 	p.signals = append(p.signals, n)
 	return nil
 }
+func (p *fakeProcess) SignalForeground(ctx context.Context, n int) error { return p.Signal(ctx, n) }
+
 func (p *fakeProcess) Resize(context.Context, uint16, uint16) error { return nil }
 func (p *fakeProcess) PID() int                                     { return p.pid }
 

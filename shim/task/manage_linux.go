@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"strings"
 	"sync"
+	"syscall"
+	"time"
 
 	"github.com/containerd/containerd/api/events"
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
@@ -100,8 +102,24 @@ func (t *container) runExec(ctx context.Context, p *process) (Process, *stdio.Se
 		io.Close(0)
 		return nil, nil, err
 	}
+	io.OnKeys(keysTo(running))
 	return running, io, nil
 }
+
+// keysTo sends what keys mean to whose terminal it is.
+func keysTo(to interface {
+	SignalForeground(ctx context.Context, signal int) error
+}) func(syscall.Signal) {
+	return func(sig syscall.Signal) {
+		ctx, cancel := context.WithTimeout(context.Background(), keyPatience)
+		defer cancel()
+		// It may be on its way out.
+		_ = to.SignalForeground(ctx, int(sig))
+	}
+}
+
+// keyPatience bounds how long a key may hold up the next.
+const keyPatience = 5 * time.Second
 
 // exitOf is the exit code of a process that could not be started, as a shell
 // gives it.

@@ -60,6 +60,8 @@ type Container interface {
 	Wait(ctx context.Context) (api.ExitStatus, error)
 	// Signal sends a signal to the first process, or to all.
 	Signal(ctx context.Context, signal int, all bool) error
+	// SignalForeground sends a signal to the foreground of its terminal.
+	SignalForeground(ctx context.Context, signal int) error
 	Resize(ctx context.Context, rows, columns uint16) error
 	Pause(ctx context.Context) error
 	Resume(ctx context.Context) error
@@ -86,6 +88,7 @@ type ExecOptions struct {
 type Process interface {
 	Wait(ctx context.Context) (api.ExitStatus, error)
 	Signal(ctx context.Context, signal int) error
+	SignalForeground(ctx context.Context, signal int) error
 	Resize(ctx context.Context, rows, columns uint16) error
 	// PID is the number inside the guest.
 	PID() int

@@ -186,6 +186,7 @@ func (s *Service) Create(ctx context.Context, r *taskapi.CreateTaskRequest) (_ *
 		}
 		return nil, toGRPC(err)
 	}
+	t.init.io.OnKeys(keysTo(t.runtime))
 	t.init.pid = t.runtime.PID()
 	s.mu.Lock()
 	s.tasks[t.id] = t
