@@ -136,6 +136,9 @@ func (sb *sandbox) startContainer(c *container) error {
 	}
 	tg, err := sb.createProcess(c)
 	if err != nil {
+		if c != sb.first {
+			sb.neverRan(c, err)
+		}
 		return err
 	}
 	sb.mu.Lock()
@@ -146,6 +149,20 @@ func (sb *sandbox) startContainer(c *container) error {
 	close(c.startedCh)
 	go sb.waitContainer(c)
 	return nil
+}
+
+// exitNeverRan is docker's exit code of a container that could not be run.
+const exitNeverRan = 125
+
+// neverRan ends a further container whose first process could not be made: who waits
+// for it hears of that, what it had is free, and it can be forgotten.
+func (sb *sandbox) neverRan(c *container, err error) {
+	sb.release(c)
+	sb.mu.Lock()
+	c.exit = api.ExitStatus{Code: exitNeverRan, At: time.Now()}
+	sb.mu.Unlock()
+	sb.failed(c, err)
+	close(c.exitedCh)
 }
 
 // waitContainer waits for a container's first process, records how it ended, and

@@ -114,4 +114,6 @@ func (r *Runner) TaskEvents(context.Context, string, func()) error { return errN
 
 func (r *Runner) afterTask(context.Context, *state.Record) error { return nil }
 
+func (r *Runner) leaveTask(context.Context, *state.Record) error { return nil }
+
 func (r *Runner) orderTask(context.Context, *state.Record, *taskOrder) error { return errNeedsLinux }

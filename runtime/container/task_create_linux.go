@@ -143,6 +143,9 @@ func (t *Task) makeCgroup() error {
 	}
 	t.group = group
 	if t.o.Self {
+		if t.seat, err = hostcgroup.FindSeat(); err != nil {
+			return err
+		}
 		if err := group.Add(os.Getpid()); err != nil {
 			return err
 		}
@@ -304,27 +307,6 @@ func (t *Task) start(embryo *launch.Embryo, spec *api.Sandbox, files *launch.Con
 	return nil
 }
 
-// join adds the container to a running sandbox.
-func (t *Task) join(ctx context.Context, oci *convert.OCI, files *launch.ContainerFiles) error {
-	if err := t.hooks(ctx, hooks.Prestart, hooks.CreateRuntime, hooks.CreateContainer); err != nil {
-		return err
-	}
-	id := newExecID()
-	list := files.Number(oci.Container)
-	if len(list) > control.MaxFiles {
-		return api.Errorf(api.KindLimit, "container %s has %d files, at most %d can join a sandbox", t.o.ID, len(list), control.MaxFiles)
-	}
-	if err := sendFiles(t.sandbox.dir, id, list); err != nil {
-		return err
-	}
-	t.donated()
-	t.watchGofer()
-	if err := t.sandbox.control.Create(ctx, oci.Container, id); err != nil {
-		return t.explain(err)
-	}
-	return t.noteCreated(control.Started{})
-}
-
 // awaitCreated waits for the sandbox to be up, and enters that.
 func (t *Task) awaitCreated(ctx context.Context) error {
 	report, err := t.sandbox.control.WaitCreated(ctx, t.handle.ID())
@@ -364,6 +346,9 @@ func (t *Task) donated() {
 
 // undo takes back a container whose creation failed.
 func (t *Task) undo() {
+	t.mu.Lock()
+	t.started = true // Its end is nothing to be noted any more.
+	t.mu.Unlock()
 	if t.sandbox != nil && t.own {
 		if t.sandbox.process != nil {
 			t.sandbox.process.Kill()
@@ -371,6 +356,7 @@ func (t *Task) undo() {
 		}
 		t.releaseNetwork()
 	}
+	t.leave()
 	if t.gofer != nil {
 		t.gofer.End(endGrace)
 	}
@@ -386,11 +372,27 @@ func (t *Task) undo() {
 	if err := t.handle.Remove(); err != nil {
 		t.note("%v", err)
 	}
-	if t.o.Self && t.group != nil {
-		// This process is in there: it goes with it.
-		rec.Task.Cgroup = nil
+	if t.group != nil {
+		t.removeCgroup()
+		task := *rec.Task
+		task.Cgroup = nil
+		rec.Task = &task
 	}
 	if err := t.r.afterTask(context.Background(), &rec); err != nil {
+		t.note("%v", err)
+	}
+}
+
+// removeCgroup removes the host's cgroup of a container whose creation failed. This
+// process may have moved in there.
+func (t *Task) removeCgroup() {
+	if t.seat != nil {
+		if err := t.seat.Return(); err != nil {
+			t.note("%v", err)
+			return
+		}
+	}
+	if err := t.group.Remove(); err != nil {
 		t.note("%v", err)
 	}
 }

@@ -170,6 +170,12 @@ func (t *Task) openStreams(oci *convert.OCI, files *launch.ContainerFiles) error
 		return err
 	}
 	t.streams = s
+	if t.sandbox != nil {
+		// Pipes that copy have to be told: a sandbox that runs takes none that block.
+		if _, err := s.donation(oci.Container.Process.Terminal); err != nil {
+			return err
+		}
+	}
 	files.Stdin, files.Stdout, files.Stderr = s.guest[0], s.guest[1], s.guest[2]
 	return nil
 }

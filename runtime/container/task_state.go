@@ -30,9 +30,14 @@ type taskOrder struct {
 	All    bool `json:"all,omitempty"`
 }
 
-// getTask returns the record of a container of a bundle.
+// getTask returns the record of a container of a bundle, by the name that its engine
+// gave it or by its id, whole or as lists show it. Any other beginning of an id is
+// nobody's: an engine that deletes what it calls "c1" must not hit somebody else's.
 func (r *Runner) getTask(ref string) (*state.Record, error) {
 	rec, err := r.State.Get(ref)
+	if err == nil && ref != rec.Name && ref != rec.ID && ref != rec.ShortID() {
+		return nil, api.Errorf(api.KindNotFound, "container does not exist: %s", ref)
+	}
 	if api.KindOf(err) == api.KindNotFound {
 		return nil, api.Errorf(api.KindNotFound, "container does not exist: %s", ref)
 	}
@@ -159,6 +164,9 @@ func (r *Runner) DeleteTask(ctx context.Context, ref string, force bool) error {
 		return api.Errorf(api.KindState, "cannot delete container %s that is not stopped: %s", ref, taskState(rec).Status)
 	}
 	if err := r.endTask(ctx, rec, force); err != nil {
+		return err
+	}
+	if err := r.leaveTask(ctx, rec); err != nil {
 		return err
 	}
 	err = r.State.Remove(rec.ID, true)

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// What is left of containers that could not be made or started, and of those whose
+// process is killed while their sandbox goes on.
+
+package oci
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"z.gfire.dev/gvx/integration/testbed"
+)
+
+// cgroupsOf are the directories of the host's cgroup with a path.
+func cgroupsOf(t *testing.T, path string) []string {
+	t.Helper()
+	var found []string
+	for _, pattern := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/*"} {
+		list, err := filepath.Glob(pattern + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found = append(found, list...)
+	}
+	return found
+}
+
+// TestFailedCreateLeavesNoCgroup: the process that failed was in it.
+func TestFailedCreateLeavesNoCgroup(t *testing.T) {
+	b := newBundle(t, "rungv")
+	b.Spec.Linux.CgroupsPath = fmt.Sprintf("/gvx-oci-failed-%d", os.Getpid())
+	b.Spec.Process.Args = []string{"sleep", "600"}
+	c, err := create(t, b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(cgroupsOf(t, b.Spec.Linux.CgroupsPath)) == 0 {
+		t.Fatal("a container that was created has no cgroup: nothing is told by one that is gone")
+	}
+	must(t, b, "delete", c.id)
+	b.Spec.Process.Args = []string{"nosuch"}
+	if _, err := create(t, b); err == nil {
+		t.Fatal("it was created")
+	}
+	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+		left := cgroupsOf(t, b.Spec.Linux.CgroupsPath)
+		if len(left) == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%v are left", left)
+		}
+	}
+}
+
+// TestFailedPoststart: the start says which hook has failed, and the container has
+// ended.
+func TestFailedPoststart(t *testing.T) {
+	reapOrphans(t)
+	b := newBundle(t, "rungv")
+	b.Spec.Process.Args = []string{"sh", "-c", loop}
+	b.Spec.Hooks = &specs.Hooks{Poststart: []specs.Hook{{Path: "/bin/false"}}}
+	for range 5 { // Two see its end, in either order.
+		c, err := create(t, b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := verb(t, b, "start", c.id)
+		if r.Code == 0 || !strings.Contains(r.Stderr, "error running poststart hook #0, /bin/false") {
+			t.Errorf("start: %v", r)
+		}
+		if code := c.exitCode(); code == 0 || code == 2 { // A Go program that panics ends with 2.
+			t.Errorf("exit code %d", code)
+		}
+		if s := status(t, b, c.id); s != "stopped" {
+			t.Errorf("it is %q", s)
+		}
+		must(t, b, "delete", c.id)
+	}
+}
+
+// newPod starts a sandbox's first container and returns a bundle of one that joins.
+func newPod(t *testing.T) (sandbox *container, second *testbed.Bundle) {
+	t.Helper()
+	reapOrphans(t)
+	first := newBundle(t, "rungv")
+	first.Spec.Process.Args = []string{"sleep", "600"}
+	sandbox, err := create(t, first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sandbox.start()
+	second = newBundle(t, "rungv")
+	second.Args = first.Args // The same state: that is how the sandbox is found.
+	second.Spec.Linux.Namespaces = []specs.LinuxNamespace{{Type: specs.PIDNamespace}, {Type: specs.MountNamespace},
+		{Type: specs.NetworkNamespace, Path: namespaceOf(sandbox, "net")}, {Type: specs.IPCNamespace, Path: namespaceOf(sandbox, "ipc")},
+		{Type: specs.UTSNamespace, Path: namespaceOf(sandbox, "uts")}}
+	second.Spec.Annotations = map[string]string{"io.kubernetes.cri.container-type": "container", "io.kubernetes.cri.sandbox-id": sandbox.id}
+	return sandbox, second
+}
+
+// processes is how many the whole sandbox has.
+func processes(t *testing.T, sandbox *container) string {
+	t.Helper()
+	return strings.TrimSpace(must(t, sandbox.bundle, "stats", "--no-stream", "--format", "{{.PIDs}}", sandbox.id))
+}
+
+// TestJoinedKilled: where the process of a container that has joined a sandbox is
+// killed, delete ends what runs on in there.
+func TestJoinedKilled(t *testing.T) {
+	sandbox, second := newPod(t)
+	second.Spec.Process.Args = []string{"sh", "-c", loop}
+	c, err := create(t, second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.start()
+	before := processes(t, sandbox)
+	if err := syscall.Kill(c.pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	c.exitCode()
+	must(t, second, "delete", c.id)
+	if after := processes(t, sandbox); before == "1" || after != "1" {
+		t.Errorf("the sandbox had %s processes and has %s", before, after)
+	}
+}
+
+// TestJoinedNeverRuns: a program that the kernel does not load is an error of the
+// start, and the next container joins.
+func TestJoinedNeverRuns(t *testing.T) {
+	sandbox, second := newPod(t)
+	bad := filepath.Join(t.TempDir(), "bad")
+	if err := os.WriteFile(bad, []byte("\x7fELF and no more"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	second.Spec.Mounts = append(second.Spec.Mounts, specs.Mount{Destination: "/bad", Type: "bind", Source: bad, Options: []string{"bind", "ro"}})
+	second.Spec.Process.Args = []string{"/bad"}
+	c, err := create(t, second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := verb(t, second, "start", c.id); r.Code == 0 || !strings.Contains(r.Stderr, "exec format error") {
+		t.Errorf("start: %v", r)
+	}
+	if code := c.exitCode(); code == 0 {
+		t.Error("exit code 0")
+	}
+	must(t, second, "delete", c.id)
+	if output, code := shell(t, second, "echo up"); output != "up\n" || code != 0 {
+		t.Errorf("the next: %q (%d)", output, code)
+	}
+	if n := processes(t, sandbox); n != "1" {
+		t.Errorf("the sandbox has %s processes", n)
+	}
+}
+
+// TestJoinedStreams: a container whose output goes to a file, through a pipe of
+// ours, joins as any other.
+func TestJoinedStreams(t *testing.T) {
+	_, second := newPod(t)
+	second.Spec.Process.Args = []string{"echo", "hello"}
+	writeSpec(t, second)
+	file, err := os.Create(filepath.Join(t.TempDir(), "output"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	id, pidFile := fmt.Sprintf("oci-%d-file", os.Getpid()), filepath.Join(second.Dir, "pid")
+	cmd := command(second, "create", "--bundle", second.Dir, "--pid-file", pidFile, id)
+	cmd.Stdout, cmd.Stderr = file, file
+	if err := cmd.Run(); err != nil {
+		text, _ := os.ReadFile(file.Name())
+		t.Fatalf("%v: %s", err, text)
+	}
+	t.Cleanup(func() { _ = command(second, "delete", "--force", id).Run() })
+	c := &container{t: t, bundle: second, id: id}
+	data, err := os.ReadFile(pidFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fmt.Sscan(string(data), &c.pid); err != nil {
+		t.Fatal(err)
+	}
+	c.start()
+	code := c.exitCode()
+	if text, err := os.ReadFile(file.Name()); string(text) != "hello\n" || code != 0 || err != nil {
+		t.Errorf("%q (%d), %v", text, code, err)
+	}
+}
