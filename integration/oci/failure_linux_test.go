@@ -6,6 +6,7 @@
 package oci
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -84,6 +85,40 @@ func TestFailedPoststart(t *testing.T) {
 			t.Errorf("it is %q", s)
 		}
 		must(t, b, "delete", c.id)
+	}
+}
+
+// TestShownRoot: what the host writes by way of the container's process arrives where
+// the guest has it, and nowhere where the guest could not write.
+func TestShownRoot(t *testing.T) {
+	b := newBundle(t, "rungv")
+	b.Spec.Process.Args = []string{"sleep", "600"}
+	b.Spec.Root.Readonly = true
+	written, protected := t.TempDir(), t.TempDir()
+	relative := filepath.Join(b.Dir, "relative")
+	if err := os.Mkdir(relative, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	b.Spec.Mounts = append(b.Spec.Mounts,
+		specs.Mount{Destination: "/srv", Source: written, Options: []string{"rbind"}},
+		specs.Mount{Destination: "/opt", Type: "bind", Source: protected, Options: []string{"rbind", "ro"}},
+		specs.Mount{Destination: "/media", Type: "bind", Source: "relative", Options: []string{"bind"}})
+	c, err := create(t, b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := fmt.Sprintf("/proc/%d/root", c.pid)
+	for dir, want := range map[string]string{"srv": written, "opt": "", "media": relative, "": ""} {
+		err := os.WriteFile(filepath.Join(root, dir, "made"), []byte("x"), 0o600)
+		if want == "" {
+			if !errors.Is(err, syscall.EROFS) {
+				t.Errorf("/%s: %v", dir, err)
+			}
+			continue
+		}
+		if _, serr := os.Stat(filepath.Join(want, "made")); err != nil || serr != nil {
+			t.Errorf("/%s: %v, %v", dir, err, serr)
+		}
 	}
 }
 

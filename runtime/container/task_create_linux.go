@@ -183,6 +183,7 @@ func (t *Task) convert() (*convert.OCI, error) {
 	for _, n := range oci.Notes {
 		t.note("%s", n)
 	}
+	t.view = viewOf(in.Rootfs, oci)
 	return oci, t.handle.Update(func(rec *state.Record) error {
 		task := *rec.Task
 		task.Rootfs = in.Rootfs

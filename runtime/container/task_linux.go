@@ -44,6 +44,8 @@ type Task struct {
 	log     *launch.Log
 	volumes []*volumes.Opened
 	streams *taskStreams
+	// view is what the host is shown of its files.
+	view rootView
 	// opened are closed once they have been donated.
 	opened []*os.File
 	began  int64
