@@ -10,10 +10,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"path/filepath"
 	"runtime"
-	"slices"
-	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -207,32 +204,6 @@ func (t *Task) containerOf(kind specs.LinuxNamespaceType, path string) (string, 
 		}
 	}
 	return "", false
-}
-
-// submounts are the places below a directory where others are mounted, in the order
-// in which that was done.
-func submounts(dir string) []string {
-	real, err := filepath.EvalSymlinks(dir)
-	if err != nil {
-		return nil // Who opens it says so.
-	}
-	table, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return nil
-	}
-	below := strings.TrimSuffix(real, "/") + "/"
-	var places []string
-	for line := range strings.Lines(string(table)) {
-		f := strings.Fields(line)
-		if len(f) < 5 {
-			continue
-		}
-		place := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(f[4])
-		if rest, ok := strings.CutPrefix(place, below); ok && !slices.Contains(places, filepath.Join(dir, rest)) {
-			places = append(places, filepath.Join(dir, rest))
-		}
-	}
-	return places
 }
 
 // sizeOf is the size of the file system that holds a path.
