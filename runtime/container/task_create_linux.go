@@ -340,17 +340,14 @@ func (t *Task) undo() {
 	if t.handle == nil {
 		return
 	}
+	if t.group != nil {
+		t.removeCgroup()
+	}
 	rec := t.handle.Record()
 	if err := t.handle.Remove(); err != nil {
 		t.note("%v", err)
 	}
-	if t.group != nil {
-		t.removeCgroup()
-		task := *rec.Task
-		task.Cgroup = nil
-		rec.Task = &task
-	}
-	if err := t.r.afterTask(context.Background(), &rec); err != nil {
+	if err := t.r.poststop(context.Background(), &rec); err != nil {
 		t.note("%v", err)
 	}
 }

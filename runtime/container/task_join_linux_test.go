@@ -5,10 +5,14 @@ package container
 import (
 	"context"
 	"net"
+	"os"
+	"path/filepath"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"z.gfire.dev/gvx/runtime/api"
 	"z.gfire.dev/gvx/runtime/control"
@@ -152,5 +156,44 @@ func TestTaskReferences(t *testing.T) {
 	}
 	if _, err := r.getTask("c"); err != nil {
 		t.Errorf("it has been deleted: %v", err)
+	}
+}
+
+// TestManyDeletes: whoever deletes a container at once with others has it deleted,
+// and its hooks run once.
+func TestManyDeletes(t *testing.T) {
+	store, err := state.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &Runner{State: store, Warn: t.Errorf}
+	said := filepath.Join(t.TempDir(), "said")
+	hook := specs.Hook{Path: "/bin/sh", Args: []string{"sh", "-c", "echo gone >> " + said}}
+	h, err := store.Create(state.Record{Task: &state.Task{Bundle: t.TempDir(), Poststop: []specs.Hook{hook}}}, "c")
+	if err == nil {
+		err = h.Update(func(rec *state.Record) error { return rec.SetState(api.StateCreated) })
+	}
+	if err == nil {
+		err = h.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec, err := r.getTask("c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// As those who have found the record at the same time.
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			if err := r.removeTask(t.Context(), rec); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if text, err := os.ReadFile(said); string(text) != "gone\n" {
+		t.Errorf("the hook has said %q, %v", text, err)
 	}
 }

@@ -357,23 +357,26 @@ func (t *Task) Delete(ctx context.Context) error {
 	}
 	t.leave()
 	rec := t.handle.Record()
-	err := t.handle.Remove()
-	return errors.Join(err, t.r.afterTask(ctx, &rec))
+	err := t.r.removeTaskCgroup(&rec)
+	return errors.Join(err, t.handle.Remove(), t.r.poststop(ctx, &rec))
 }
 
-// afterTask is what is left to do once a container is gone: its cgroup, and the
-// hooks that want to know.
-func (r *Runner) afterTask(ctx context.Context, rec *state.Record) error {
-	task := rec.Task
-	var err error
-	if len(task.Cgroup) > 0 {
-		var group *hostcgroup.Container
-		if group, err = openTaskCgroup(rec); err == nil {
-			err = group.Remove()
-		}
+// removeTaskCgroup removes the host's cgroup of a container that has ended.
+func (r *Runner) removeTaskCgroup(rec *state.Record) error {
+	if len(rec.Task.Cgroup) == 0 {
+		return nil
 	}
+	group, err := openTaskCgroup(rec)
+	if err != nil {
+		return err
+	}
+	return group.Remove()
+}
+
+// poststop runs the hooks that want to know that a container is gone.
+func (r *Runner) poststop(ctx context.Context, rec *state.Record) error {
 	st := taskState(rec)
-	return errors.Join(err, hooks.Run(ctx, hooks.Poststop, task.Poststop, hooks.Options{State: st.State, Warn: r.warnf}))
+	return hooks.Run(ctx, hooks.Poststop, rec.Task.Poststop, hooks.Options{State: st.State, Warn: r.warnf})
 }
 
 // hooks runs the bundle's hooks of some kinds.

@@ -166,14 +166,24 @@ func (r *Runner) DeleteTask(ctx context.Context, ref string, force bool) error {
 	if err := r.endTask(ctx, rec, force); err != nil {
 		return err
 	}
+	return r.removeTask(ctx, rec)
+}
+
+// removeTask removes what is left of a container that nobody holds any more.
+func (r *Runner) removeTask(ctx context.Context, rec *state.Record) error {
 	if err := r.leaveTask(ctx, rec); err != nil {
 		return err
 	}
-	err = r.State.Remove(rec.ID, true)
-	if api.KindOf(err) == api.KindNotFound {
-		err = nil // Somebody else was faster.
+	// Before the record: without it nobody would find the cgroup any more.
+	err := r.removeTaskCgroup(rec)
+	rerr := r.State.Remove(rec.ID, true)
+	if api.KindOf(rerr) == api.KindNotFound {
+		return nil // Somebody else was faster, and runs the hooks.
 	}
-	return errors.Join(err, r.afterTask(ctx, rec))
+	if rerr != nil {
+		return errors.Join(err, rerr)
+	}
+	return errors.Join(err, r.poststop(ctx, rec))
 }
 
 // endTask waits until nobody holds a container any more, which force sees to.
