@@ -198,6 +198,21 @@ func TestJoinedNeverRuns(t *testing.T) {
 	}
 }
 
+// TestJoinedUpdate: limits that are changed hold for the container that has joined.
+func TestJoinedUpdate(t *testing.T) {
+	_, second := newPod(t)
+	second.Spec.Process.Args = []string{"sh", "-c", loop}
+	c, err := create(t, second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.start()
+	must(t, second, "update", "--pids-limit", "77", c.id)
+	if got := must(t, second, "exec", c.id, "cat", "/sys/fs/cgroup/pids.max"); got != "77\n" {
+		t.Errorf("pids.max is %q", got)
+	}
+}
+
 // TestJoinedStreams: a container whose output goes to a file, through a pipe of
 // ours, joins as any other.
 func TestJoinedStreams(t *testing.T) {
