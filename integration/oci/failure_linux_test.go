@@ -198,6 +198,49 @@ func TestJoinedNeverRuns(t *testing.T) {
 	}
 }
 
+// TestJoinedCreateFails: what could not join leaves no descriptor in the sandbox, by
+// which its engine would wait for more output, and which the next ones would lack.
+func TestJoinedCreateFails(t *testing.T) {
+	sandbox, second := newPod(t)
+	dir := ""
+	for pid, name := range descendants(sandbox.pid) {
+		if name == "gvx-sandbox" {
+			dir = fmt.Sprintf("/proc/%d/fd", pid)
+		}
+	}
+	open := func() int {
+		list, err := os.ReadDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(list)
+	}
+	bind := specs.Mount{Destination: "/srv", Type: "bind", Source: t.TempDir(), Options: []string{"rbind"}}
+	for name, edit := range map[string]func(){
+		"command": func() { second.Spec.Process.Args = []string{"nosuch"} },
+		"mount": func() {
+			second.Spec.Process.Args = []string{"true"}
+			second.Spec.Mounts = append(second.Spec.Mounts, specs.Mount{Destination: "/etc/passwd/x", Type: "tmpfs", Source: "tmpfs"}, bind)
+		},
+	} {
+		mounts := second.Spec.Mounts
+		edit()
+		before := 0
+		for i := range 6 {
+			if _, err := create(t, second); err == nil {
+				t.Fatalf("%s: it was created", name)
+			}
+			if i == 0 {
+				before = open() // What the sandbox itself opens once.
+			}
+		}
+		if after := open(); after > before+2 { // Calls under way have some for a moment.
+			t.Errorf("%s: %d descriptors, then %d", name, before, after)
+		}
+		second.Spec.Mounts = mounts
+	}
+}
+
 // TestJoinedUpdate: limits that are changed hold for the container that has joined.
 func TestJoinedUpdate(t *testing.T) {
 	_, second := newPod(t)
