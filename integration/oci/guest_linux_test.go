@@ -217,6 +217,24 @@ func TestReadOnlyBinds(t *testing.T) {
 	}
 }
 
+// TestReadOnlyRoot: the host's root is no mount below itself, and what of the kernel's
+// is mounted below it is not the guest's to write, whatever runc does.
+func TestReadOnlyRoot(t *testing.T) {
+	testbed.NeedRoot(t, "a directory in the host's root")
+	dir, err := os.MkdirTemp("/", ".gvx-oci-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	b := newBundle(t, "rungv")
+	b.Spec.Mounts = append(b.Spec.Mounts, specs.Mount{Destination: "/mnt", Type: "bind", Source: "/", Options: []string{"rbind", "ro"}})
+	const harmless = "/mnt/sys/kernel/mm/transparent_hugepage/khugepaged/scan_sleep_millisecs"
+	output, code := shell(t, b, "ls -d /mnt"+dir+"; echo x 2>/dev/null > /mnt"+dir+"/x && echo written; v=$(cat "+harmless+") && echo $v 2>/dev/null > "+harmless+" && echo set; true")
+	if want := "/mnt" + dir + "\n"; output != want || code != 0 {
+		t.Errorf("%q (%d), want %q", output, code, want)
+	}
+}
+
 // TestPrivilegedGuest: an annotation gives a guest all of its own kernel.
 func TestPrivilegedGuest(t *testing.T) {
 	b := newBundle(t, "rungv")

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/abi/linux"
 	"gvisor.dev/gvisor/pkg/log"
 	"gvisor.dev/gvisor/pkg/sentry/fsimpl/host"
@@ -48,6 +49,11 @@ type container struct {
 	// a reference on its directory.
 	cgroup      kernel.Cgroup2
 	cgroupEntry vfs.VirtualDentry
+
+	// stdioTaken, initTaken and treesTaken say which of the spec's descriptors have
+	// an owner; see closeUnused.
+	stdioTaken, initTaken bool
+	treesTaken            map[*api.HostTree]bool
 
 	// createdCh is closed once it could be started, startedCh once it runs, and
 	// both when that failed; exitedCh once its first process has ended and its
@@ -136,6 +142,9 @@ func (sb *sandbox) startContainer(c *container) error {
 	}
 	tg, err := sb.createProcess(c)
 	if err != nil {
+		if c != sb.first {
+			sb.neverRan(c, err)
+		}
 		return err
 	}
 	sb.mu.Lock()
@@ -146,6 +155,20 @@ func (sb *sandbox) startContainer(c *container) error {
 	close(c.startedCh)
 	go sb.waitContainer(c)
 	return nil
+}
+
+// exitNeverRan is docker's exit code of a container that could not be run.
+const exitNeverRan = 125
+
+// neverRan ends a further container whose first process could not be made: who waits
+// for it hears of that, what it had is free, and it can be forgotten.
+func (sb *sandbox) neverRan(c *container, err error) {
+	sb.release(c)
+	sb.mu.Lock()
+	c.exit = api.ExitStatus{Code: exitNeverRan, At: time.Now()}
+	sb.mu.Unlock()
+	sb.failed(c, err)
+	close(c.exitedCh)
 }
 
 // waitContainer waits for a container's first process, records how it ended, and
@@ -376,9 +399,37 @@ func (sb *sandbox) enter(c *container) error {
 	return nil
 }
 
+// closeUnused closes the descriptors of a further container that nothing has taken
+// over: it failed before. Its engine waits for the end of its output.
+func (c *container) closeUnused() {
+	p := &c.spec.Process
+	unused := make(map[api.FD]bool)
+	if !c.stdioTaken {
+		unused[p.StdinFD], unused[p.StdoutFD], unused[p.StderrFD] = true, true, true
+	}
+	if !c.initTaken {
+		unused[c.spec.InitFD] = true
+	}
+	trees := []*api.HostTree{c.spec.Rootfs.Host}
+	for i := range c.spec.Mounts {
+		trees = append(trees, c.spec.Mounts[i].Host)
+	}
+	for _, h := range trees {
+		if h != nil && !c.treesTaken[h] {
+			unused[h.FD] = true
+		}
+	}
+	for fd := range unused {
+		if fd > 2 { // The sandbox's own are never a container's.
+			unix.Close(int(fd))
+		}
+	}
+}
+
 // discard forgets a container that never ran.
 func (sb *sandbox) discard(c *container) {
 	sb.dropProcess(c)
+	c.closeUnused()
 	sb.release(c)
 	sb.removeCgroup(c)
 	sb.mu.Lock()

@@ -74,6 +74,13 @@ func (x *execs) enter(id string, e *execution) {
 		x.byID = make(map[string]*execution)
 	}
 	x.byID[id] = e
+	x.tell()
+}
+
+// tell wakes who waits for a change.
+//
+// Preconditions: x.mu is locked.
+func (x *execs) tell() {
 	if x.changed != nil {
 		close(x.changed)
 		x.changed = nil
@@ -81,7 +88,8 @@ func (x *execs) enter(id string, e *execution) {
 }
 
 // await waits until the process with an id runs. One that is not known is about
-// to be: its client asks while another call of its starts it.
+// to be: its client asks while another call of its starts it. One that is being made
+// may take its time, as its program does that is read from somewhere slow.
 func (x *execs) await(ctx context.Context, id string) (*execution, error) {
 	patience := time.NewTimer(streamsPatience)
 	defer patience.Stop()
@@ -95,12 +103,16 @@ func (x *execs) await(ctx context.Context, id string) (*execution, error) {
 			x.changed = make(chan struct{})
 		}
 		changed := x.changed
+		late := patience.C
+		if _, made := x.byID[id]; made {
+			late = nil
+		}
 		x.mu.Unlock()
 		select {
 		case <-changed:
 		case <-ctx.Done():
 			return nil, ctx.Err()
-		case <-patience.C:
+		case <-late:
 			return nil, api.Errorf(api.KindState, "exec: no such process runs")
 		}
 	}
@@ -134,6 +146,7 @@ func (x *execs) forget(id string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	delete(x.byID, id)
+	x.tell()
 }
 
 // with calls f with a running process.

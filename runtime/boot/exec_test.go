@@ -9,6 +9,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -168,5 +169,33 @@ func TestExecIDsAreReserved(t *testing.T) {
 	x.forget(execID(0))
 	if err := x.reserve(execID(0)); err != nil {
 		t.Errorf("one that has ended: %v", err)
+	}
+}
+
+// TestSlowExecIsWaitedFor: a process that is being made is waited for however long
+// that takes, and no longer once that has failed.
+func TestSlowExecIsWaitedFor(t *testing.T) {
+	for _, fails := range []bool{false, true} {
+		t.Run(fmt.Sprintf("fails %t", fails), func(t *testing.T) {
+			t.Parallel()
+			var x execs
+			if err := x.reserve("id"); err != nil {
+				t.Fatal(err)
+			}
+			made := &execution{}
+			time.AfterFunc(streamsPatience+100*time.Millisecond, func() {
+				if fails {
+					x.forget("id")
+					return
+				}
+				x.mu.Lock()
+				defer x.mu.Unlock()
+				x.enter("id", made)
+			})
+			got, err := x.await(t.Context(), "id")
+			if fails && api.KindOf(err) != api.KindState || !fails && (got != made || err != nil) {
+				t.Errorf("%v, %v", got, err)
+			}
+		})
 	}
 }

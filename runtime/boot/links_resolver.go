@@ -11,6 +11,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -127,8 +128,8 @@ func (r *queryRelay) answer() {
 	for {
 		n, err := r.host.Read(buffer)
 		if err != nil {
-			if errors.Is(err, unix.ECONNREFUSED) {
-				continue // Nobody listens there just now.
+			if errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, io.EOF) {
+				continue // Nobody listens there just now, or an empty datagram.
 			}
 			log.Warningf("answers of a name server: %v", err)
 			return

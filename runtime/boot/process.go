@@ -51,6 +51,8 @@ func (sb *sandbox) prepareContainer(c *container) error {
 	}
 	m.treeUser = hostUser(c.userns, 0, 0)
 	m.sources = make(mountSources)
+	c.treesTaken = make(map[*api.HostTree]bool)
+	m.treesTaken = c.treesTaken
 	c.sources = m.sources
 	defer func() { c.volumes = m.volumes }()
 	// Before the mounts: what /sys/fs/cgroup shows follows the namespace.
@@ -180,6 +182,7 @@ func (m *mounter) describeProcess(p *api.Process, args *kernel.CreateProcessArgs
 // importStdio makes the process' descriptor table from the donated streams, and
 // owns these whatever happens.
 func (sb *sandbox) importStdio(c *container, acc *account) error {
+	c.stdioTaken = true
 	p := &c.spec.Process
 	in := fd.New(int(p.StdinFD))
 	out, errs := in, in
@@ -236,6 +239,7 @@ func (sb *sandbox) prepareInit(c *container) error {
 	if c.spec.InitFD <= 2 {
 		return nil
 	}
+	c.initTaken = true
 	ctx := c.args.NewContext(sb.k)
 	file, err := host.NewFD(ctx, sb.k.HostMount(), int(c.spec.InitFD), &host.NewFDOptions{
 		Readonly: true, Savable: true, VirtualOwner: true,

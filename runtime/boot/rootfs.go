@@ -41,6 +41,8 @@ type mounter struct {
 	// treeUser is whom a host user that owns host directories is in the guest.
 	treeUser      api.HostUser
 	treeUserKnown bool
+	// treesTaken are the container's trees whose descriptors a mount owns.
+	treesTaken map[*api.HostTree]bool
 }
 
 // inNamespace is a context of a mount namespace, which that of a process to be

@@ -51,6 +51,7 @@ func (sb *sandbox) reserveTrees() error {
 // mountTree mounts a tree, connected to nothing yet. The mount owns the descriptor
 // from now on; the caller owns the mount.
 func (m *mounter) mountTree(h *api.HostTree, name string, opts vfs.MountOptions) (*vfs.Mount, error) {
+	m.treesTaken[h] = true
 	hello := api.GoferHello{UID: m.treeUser.UID, GID: m.treeUser.GID}
 	if _, err := unix.Write(int(h.FD), hello.Marshal()); err != nil {
 		unix.Close(int(h.FD))

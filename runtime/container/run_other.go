@@ -112,6 +112,10 @@ func (r *Runner) TaskPIDs(string) ([]int, error) { return nil, errNeedsLinux }
 // TaskEvents needs Linux.
 func (r *Runner) TaskEvents(context.Context, string, func()) error { return errNeedsLinux }
 
-func (r *Runner) afterTask(context.Context, *state.Record) error { return nil }
+func (r *Runner) removeTaskCgroup(*state.Record) error { return nil }
+
+func (r *Runner) poststop(context.Context, *state.Record) error { return nil }
+
+func (r *Runner) leaveTask(context.Context, *state.Record) error { return nil }
 
 func (r *Runner) orderTask(context.Context, *state.Record, *taskOrder) error { return errNeedsLinux }

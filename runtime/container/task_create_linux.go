@@ -10,10 +10,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"path/filepath"
 	"runtime"
-	"slices"
-	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -143,6 +140,9 @@ func (t *Task) makeCgroup() error {
 	}
 	t.group = group
 	if t.o.Self {
+		if t.seat, err = hostcgroup.FindSeat(); err != nil {
+			return err
+		}
 		if err := group.Add(os.Getpid()); err != nil {
 			return err
 		}
@@ -180,6 +180,7 @@ func (t *Task) convert() (*convert.OCI, error) {
 	for _, n := range oci.Notes {
 		t.note("%s", n)
 	}
+	t.view = viewOf(in.Rootfs, oci)
 	return oci, t.handle.Update(func(rec *state.Record) error {
 		task := *rec.Task
 		task.Rootfs = in.Rootfs
@@ -203,32 +204,6 @@ func (t *Task) containerOf(kind specs.LinuxNamespaceType, path string) (string, 
 		}
 	}
 	return "", false
-}
-
-// submounts are the places below a directory where others are mounted, in the order
-// in which that was done.
-func submounts(dir string) []string {
-	real, err := filepath.EvalSymlinks(dir)
-	if err != nil {
-		return nil // Who opens it says so.
-	}
-	table, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return nil
-	}
-	below := strings.TrimSuffix(real, "/") + "/"
-	var places []string
-	for line := range strings.Lines(string(table)) {
-		f := strings.Fields(line)
-		if len(f) < 5 {
-			continue
-		}
-		place := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(f[4])
-		if rest, ok := strings.CutPrefix(place, below); ok && !slices.Contains(places, filepath.Join(dir, rest)) {
-			places = append(places, filepath.Join(dir, rest))
-		}
-	}
-	return places
 }
 
 // sizeOf is the size of the file system that holds a path.
@@ -310,27 +285,6 @@ func (t *Task) start(embryo *launch.Embryo, spec *api.Sandbox, files *launch.Con
 	return nil
 }
 
-// join adds the container to a running sandbox.
-func (t *Task) join(ctx context.Context, oci *convert.OCI, files *launch.ContainerFiles) error {
-	if err := t.hooks(ctx, hooks.Prestart, hooks.CreateRuntime, hooks.CreateContainer); err != nil {
-		return err
-	}
-	id := newExecID()
-	list := files.Number(oci.Container)
-	if len(list) > control.MaxFiles {
-		return api.Errorf(api.KindLimit, "container %s has %d files, at most %d can join a sandbox", t.o.ID, len(list), control.MaxFiles)
-	}
-	if err := sendFiles(t.sandbox.dir, id, list); err != nil {
-		return err
-	}
-	t.donated()
-	t.watchGofer()
-	if err := t.sandbox.control.Create(ctx, oci.Container, id); err != nil {
-		return t.explain(err)
-	}
-	return t.noteCreated(control.Started{})
-}
-
 // awaitCreated waits for the sandbox to be up, and enters that.
 func (t *Task) awaitCreated(ctx context.Context) error {
 	report, err := t.sandbox.control.WaitCreated(ctx, t.handle.ID())
@@ -370,6 +324,9 @@ func (t *Task) donated() {
 
 // undo takes back a container whose creation failed.
 func (t *Task) undo() {
+	t.mu.Lock()
+	t.started = true // Its end is nothing to be noted any more.
+	t.mu.Unlock()
 	if t.sandbox != nil && t.own {
 		if t.sandbox.process != nil {
 			t.sandbox.process.Kill()
@@ -377,6 +334,7 @@ func (t *Task) undo() {
 		}
 		t.releaseNetwork()
 	}
+	t.leave()
 	if t.gofer != nil {
 		t.gofer.End(endGrace)
 	}
@@ -388,15 +346,28 @@ func (t *Task) undo() {
 	if t.handle == nil {
 		return
 	}
+	if t.group != nil {
+		t.removeCgroup()
+	}
 	rec := t.handle.Record()
 	if err := t.handle.Remove(); err != nil {
 		t.note("%v", err)
 	}
-	if t.o.Self && t.group != nil {
-		// This process is in there: it goes with it.
-		rec.Task.Cgroup = nil
+	if err := t.r.poststop(context.Background(), &rec); err != nil {
+		t.note("%v", err)
 	}
-	if err := t.r.afterTask(context.Background(), &rec); err != nil {
+}
+
+// removeCgroup removes the host's cgroup of a container whose creation failed. This
+// process may have moved in there.
+func (t *Task) removeCgroup() {
+	if t.seat != nil {
+		if err := t.seat.Return(); err != nil {
+			t.note("%v", err)
+			return
+		}
+	}
+	if err := t.group.Remove(); err != nil {
 		t.note("%v", err)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"z.gfire.dev/gvx/runtime/api"
 	"z.gfire.dev/gvx/runtime/control"
@@ -72,6 +73,7 @@ func startProcess(ctx context.Context, c *control.Client, dir, container string,
 		select {
 		case <-x.done: // It knows better.
 		default:
+			go x.abandon()
 			return nil, err
 		}
 	case <-x.done:
@@ -92,6 +94,21 @@ func (x *TaskProcess) run(p *api.Process) {
 	}
 	x.exit, x.err = res.Exit, err
 	close(x.done)
+}
+
+// abandon ends a process that nobody will ever ask about: its start was given up, and
+// may come yet.
+func (x *TaskProcess) abandon() {
+	for {
+		select {
+		case <-x.done:
+			return
+		case <-time.After(leavePoll):
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), stuckGrace)
+		_ = x.Signal(ctx, signalKill, control.TargetInit)
+		cancel()
+	}
 }
 
 // PID is the process' id as the guest sees it.

@@ -33,21 +33,29 @@ type Task struct {
 	spec   *specs.Spec
 	handle *state.Handle
 	group  *hostcgroup.Container
+	// seat is where this process was before it moved into group, nil if it did not.
+	seat *hostcgroup.Seat
 	// sandbox is the one it runs in; own says that it began with this container.
 	sandbox *taskSandbox
 	own     bool
+	// joined says that the sandbox knows it, and has others.
+	joined  bool
 	gofer   *launch.Gofer
 	log     *launch.Log
 	volumes []*volumes.Opened
 	streams *taskStreams
+	// view is what the host is shown of its files.
+	view rootView
 	// opened are closed once they have been donated.
 	opened []*os.File
 	began  int64
 
 	// answered counts orders that are being carried out.
 	answered sync.WaitGroup
-	// ended is closed once exit is set.
-	ended chan struct{}
+	// ended is closed once exit is set; finishing has that happen once: where a hook
+	// fails after the start, both who starts and who waits see the end.
+	ended     chan struct{}
+	finishing sync.Once
 
 	mu      sync.Mutex
 	started bool
@@ -87,6 +95,7 @@ func (t *Task) Start(ctx context.Context) error {
 	t.started = true
 	t.mu.Unlock()
 	if err := t.run(ctx); err != nil {
+		t.leave()
 		t.finish(api.ExitStatus{Code: exitOwnFailure, At: time.Now().UTC()}, err)
 		return err
 	}
@@ -211,8 +220,12 @@ func (t *Task) watchGofer() {
 }
 
 // finish enters how the container ended, ends a sandbox that was its own, and
-// tells waiters.
+// tells waiters. It does so once.
 func (t *Task) finish(exit api.ExitStatus, cause error) {
+	t.finishing.Do(func() { t.end(exit, cause) })
+}
+
+func (t *Task) end(exit api.ExitStatus, cause error) {
 	if t.own {
 		if t.sandbox.process != nil {
 			t.sandbox.process.End(endGrace)
@@ -304,7 +317,8 @@ func (t *Task) kill() {
 func (t *Task) Signal(ctx context.Context, n int, target control.Target) error {
 	t.mu.Lock()
 	started := t.started
-	if !started && n != 0 {
+	idle := !started && (n == 0 || ignored(n))
+	if !idle {
 		t.started = true
 	}
 	t.mu.Unlock()
@@ -313,21 +327,24 @@ func (t *Task) Signal(ctx context.Context, n int, target control.Target) error {
 		return api.Errorf(api.KindState, "container not running")
 	default:
 	}
+	if idle && n != 0 {
+		return nil
+	}
 	if started || n == 0 {
 		return t.sandbox.control.Signal(ctx, t.handle.ID(), n, target)
 	}
-	t.forget(ctx)
+	t.leave()
 	t.finish(api.ExitStatus{Code: exitSignalBase + n, Signal: n, At: time.Now().UTC()}, nil)
 	return nil
 }
 
-// forget has the sandbox let go of a container that never ran.
-func (t *Task) forget(ctx context.Context) {
-	if !t.own && t.sandbox != nil {
-		if err := t.sandbox.control.Delete(ctx, t.handle.ID()); err != nil && !errors.Is(err, control.ErrClosed) {
-			t.note("%v", err)
-		}
+// ignored says whether a signal does nothing to a process that has not asked for it.
+func ignored(n int) bool {
+	switch syscall.Signal(n) {
+	case syscall.SIGCHLD, syscall.SIGCONT, syscall.SIGURG, syscall.SIGWINCH:
+		return true
 	}
+	return false
 }
 
 // Delete removes what is left of a container that has stopped. It may be called
@@ -345,27 +362,28 @@ func (t *Task) Delete(ctx context.Context) error {
 	if done {
 		return nil
 	}
-	if !t.own {
-		t.forget(ctx)
-	}
+	t.leave()
 	rec := t.handle.Record()
-	err := t.handle.Remove()
-	return errors.Join(err, t.r.afterTask(ctx, &rec))
+	err := t.r.removeTaskCgroup(&rec)
+	return errors.Join(err, t.handle.Remove(), t.r.poststop(ctx, &rec))
 }
 
-// afterTask is what is left to do once a container is gone: its cgroup, and the
-// hooks that want to know.
-func (r *Runner) afterTask(ctx context.Context, rec *state.Record) error {
-	task := rec.Task
-	var err error
-	if len(task.Cgroup) > 0 {
-		var group *hostcgroup.Container
-		if group, err = openTaskCgroup(rec); err == nil {
-			err = group.Remove()
-		}
+// removeTaskCgroup removes the host's cgroup of a container that has ended.
+func (r *Runner) removeTaskCgroup(rec *state.Record) error {
+	if len(rec.Task.Cgroup) == 0 {
+		return nil
 	}
+	group, err := openTaskCgroup(rec)
+	if err != nil {
+		return err
+	}
+	return group.Remove()
+}
+
+// poststop runs the hooks that want to know that a container is gone.
+func (r *Runner) poststop(ctx context.Context, rec *state.Record) error {
 	st := taskState(rec)
-	return errors.Join(err, hooks.Run(ctx, hooks.Poststop, task.Poststop, hooks.Options{State: st.State, Warn: r.warnf}))
+	return hooks.Run(ctx, hooks.Poststop, rec.Task.Poststop, hooks.Options{State: st.State, Warn: r.warnf})
 }
 
 // hooks runs the bundle's hooks of some kinds.

@@ -176,6 +176,12 @@ func (t *Task) openStreams(oci *convert.OCI, files *launch.ContainerFiles) error
 		w := unix.Winsize{Row: uint16(min(size.Height, 1<<16-1)), Col: uint16(min(size.Width, 1<<16-1))}
 		_ = withFD(t.o.Stdin, func(fd uintptr) error { return unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &w) })
 	}
+	if t.sandbox != nil {
+		// Pipes that copy have to be told: a sandbox that runs takes none that block.
+		if _, err := s.donation(oci.Container.Process.Terminal); err != nil {
+			return err
+		}
+	}
 	files.Stdin, files.Stdout, files.Stderr = s.guest[0], s.guest[1], s.guest[2]
 	return nil
 }

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"z.gfire.dev/gvx/oci/convert"
 	"z.gfire.dev/gvx/runtime/api"
 )
 
@@ -48,19 +49,25 @@ func ServeFirstThread(run func() int) int {
 
 // rootView is what the first thread's mount namespace is to hold.
 type rootView struct {
-	rootfs string
-	// binds are directories and files of the host at places of the container.
+	rootfs   string
+	readOnly bool
+	// binds are the directories and files of the host that the guest has.
 	binds []bindView
 }
 
-type bindView struct{ source, target string }
+type bindView struct {
+	source, target         string
+	readOnly, nonRecursive bool
+}
 
-// viewOf is what a container has of the host.
-func (t *Task) viewOf(rootfs string) rootView {
-	v := rootView{rootfs: rootfs}
-	for i := range t.spec.Mounts {
-		if m := &t.spec.Mounts[i]; m.Type == "bind" || m.Type == "none" && filepath.IsAbs(m.Source) {
-			v.binds = append(v.binds, bindView{m.Source, m.Destination})
+// viewOf is what a container has of the host: no more than its guest, and no more
+// writable. What would be written below a private layer nobody would find.
+func viewOf(rootfs string, oci *convert.OCI) rootView {
+	c := oci.Container
+	v := rootView{rootfs: rootfs, readOnly: c.Rootfs.ReadOnly || oci.PrivateRoot}
+	for i := range c.Mounts {
+		if m := &c.Mounts[i]; m.Host != nil {
+			v.binds = append(v.binds, bindView{m.Host.Name, m.Target, m.ReadOnly, m.Host.NonRecursive})
 		}
 	}
 	return v
@@ -69,11 +76,10 @@ func (t *Task) viewOf(rootfs string) rootView {
 // showRoot has the first thread show the container's root. A host that does not let
 // this user have mount namespaces shows its own.
 func (t *Task) showRoot() error {
-	rootfs := t.handle.Record().Task.Rootfs
-	if firstThread == nil || rootfs == "" {
+	if firstThread == nil || t.view.rootfs == "" {
 		return nil
 	}
-	v := t.viewOf(rootfs)
+	v := t.view
 	result := make(chan error, 1)
 	firstThread <- func() { result <- v.enter() }
 	err := <-result
@@ -108,6 +114,11 @@ func (v *rootView) enter() error {
 		// A place that is not there, or leads nowhere, is shown as it is.
 		_ = b.mount(root)
 	}
+	if v.readOnly {
+		if err := protect(root, 0); err != nil {
+			return fail("make it read-only", err)
+		}
+	}
 	if err := unix.Fchdir(root); err != nil {
 		return fail("enter it", err)
 	}
@@ -122,15 +133,47 @@ func (v *rootView) enter() error {
 
 // mount binds the source at its place below root, whose links lead nowhere outside.
 func (b *bindView) mount(root int) error {
-	fd, err := unix.Openat2(root, strings.TrimPrefix(filepath.Clean(b.target), "/"), &unix.OpenHow{
-		Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
-	})
+	fd, err := b.open(root)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(fd)
-	if err := unix.Mount(b.source, "/proc/thread-self/fd/"+strconv.Itoa(fd), "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+	flags := uintptr(unix.MS_BIND | unix.MS_REC)
+	if b.nonRecursive {
+		flags = unix.MS_BIND
+	}
+	if err := unix.Mount(b.source, threadFD(fd), "", flags, ""); err != nil {
 		return fmt.Errorf("bind %s: %w", b.source, err)
+	}
+	if !b.readOnly {
+		return nil
+	}
+	mounted, err := b.open(root)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(mounted)
+	if err := protect(mounted, unix.AT_RECURSIVE); err != nil {
+		_ = unix.Unmount(threadFD(mounted), unix.MNT_DETACH)
+		return fmt.Errorf("make %s read-only: %w", b.target, err)
 	}
 	return nil
 }
+
+// open opens what is at the place now.
+func (b *bindView) open(root int) (int, error) {
+	return unix.Openat2(root, strings.TrimPrefix(filepath.Clean(b.target), "/"), &unix.OpenHow{
+		Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
+	})
+}
+
+// protect makes a mount read-only, whose root fd is.
+func protect(fd int, flags uint) error {
+	err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|flags, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
+	if errors.Is(err, unix.ENOSYS) { // Before Linux 5.12.
+		err = unix.Mount("", threadFD(fd), "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, "")
+	}
+	return err
+}
+
+func threadFD(fd int) string { return "/proc/thread-self/fd/" + strconv.Itoa(fd) }

@@ -30,9 +30,14 @@ type taskOrder struct {
 	All    bool `json:"all,omitempty"`
 }
 
-// getTask returns the record of a container of a bundle.
+// getTask returns the record of a container of a bundle, by the name that its engine
+// gave it or by its id, whole or as lists show it. Any other beginning of an id is
+// nobody's: an engine that deletes what it calls "c1" must not hit somebody else's.
 func (r *Runner) getTask(ref string) (*state.Record, error) {
 	rec, err := r.State.Get(ref)
+	if err == nil && ref != rec.Name && ref != rec.ID && ref != rec.ShortID() {
+		return nil, api.Errorf(api.KindNotFound, "container does not exist: %s", ref)
+	}
 	if api.KindOf(err) == api.KindNotFound {
 		return nil, api.Errorf(api.KindNotFound, "container does not exist: %s", ref)
 	}
@@ -161,11 +166,24 @@ func (r *Runner) DeleteTask(ctx context.Context, ref string, force bool) error {
 	if err := r.endTask(ctx, rec, force); err != nil {
 		return err
 	}
-	err = r.State.Remove(rec.ID, true)
-	if api.KindOf(err) == api.KindNotFound {
-		err = nil // Somebody else was faster.
+	return r.removeTask(ctx, rec)
+}
+
+// removeTask removes what is left of a container that nobody holds any more.
+func (r *Runner) removeTask(ctx context.Context, rec *state.Record) error {
+	if err := r.leaveTask(ctx, rec); err != nil {
+		return err
 	}
-	return errors.Join(err, r.afterTask(ctx, rec))
+	// Before the record: without it nobody would find the cgroup any more.
+	err := r.removeTaskCgroup(rec)
+	rerr := r.State.Remove(rec.ID, true)
+	if api.KindOf(rerr) == api.KindNotFound {
+		return nil // Somebody else was faster, and runs the hooks.
+	}
+	if rerr != nil {
+		return errors.Join(err, rerr)
+	}
+	return errors.Join(err, r.poststop(ctx, rec))
 }
 
 // endTask waits until nobody holds a container any more, which force sees to.

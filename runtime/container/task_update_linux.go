@@ -23,8 +23,8 @@ import (
 	"z.gfire.dev/gvx/runtime/state"
 )
 
-// UpdateTask changes the limits of a container: those of the sandbox, if it began
-// with the container, and those of the host's cgroup. What is absent stays.
+// UpdateTask changes the limits of a container: those that its sandbox holds it to,
+// and those of the host's cgroup. What is absent stays.
 func (r *Runner) UpdateTask(ctx context.Context, ref string, res *specs.LinuxResources) error {
 	rec, err := r.getTask(ref)
 	if err != nil {
@@ -43,7 +43,7 @@ func (r *Runner) UpdateTask(ctx context.Context, ref string, res *specs.LinuxRes
 		}
 	}
 	limits := taskLimits(res)
-	if limits == (control.Limits{}) || rec.Task.Sandbox != "" || rec.State != api.StateRunning {
+	if limits == (control.Limits{}) || rec.State != api.StateRunning {
 		return nil
 	}
 	return r.call(ctx, rec.ID, func(ctx context.Context, c *control.Client, rec *state.Record) error {
