@@ -57,9 +57,9 @@ type Sandbox struct {
 	// says so, as containers that are added later are.
 	Hold bool `json:"hold,omitempty"`
 	// LateTrees says that containers which join later may have host directories.
-	// Their sockets to a gofer come on descriptors of any number, so that nothing
-	// else in the sandbox may be a socket to which a message can be addressed: not
-	// with NetworkNAT.
+	// Their sockets to a gofer come on descriptors of any number, so that messages
+	// can be addressed on every socket of the sandbox: not with NetworkNAT. Those of
+	// NetworkNetns reach their own namespace and no other.
 	LateTrees bool `json:"lateTrees,omitempty"`
 	// Container is the first container.
 	Container Container `json:"container"`
