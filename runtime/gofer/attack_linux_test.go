@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -155,6 +156,75 @@ func TestExchangedDirectory(t *testing.T) {
 	}
 	if data, _ := os.ReadFile(filepath.Join(outside, "f")); string(data) != "outside" {
 		t.Errorf("outside: %q", data)
+	}
+}
+
+// TestExchangedForWhatIsMade: somebody puts a file of the host's in the place of what
+// the guest makes, between its making and its finishing: it keeps its owner, and is not
+// removed.
+func TestExchangedForWhatIsMade(t *testing.T) {
+	dir := t.TempDir()
+	made, other := filepath.Join(dir, "made"), filepath.Join(dir, "other")
+	if err := os.WriteFile(other, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(other)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	s := serveTree(t, dir, nil)
+	var stop atomic.Bool
+	// Nobody exchanges anything while the test itself tidies up.
+	var swapping sync.Mutex
+	done := make(chan struct{})
+	swaps := 0
+	go func() {
+		defer close(done)
+		for !stop.Load() {
+			swapping.Lock()
+			if unix.Renameat2(unix.AT_FDCWD, made, unix.AT_FDCWD, other, unix.RENAME_EXCHANGE) == nil {
+				swaps++
+			}
+			swapping.Unlock()
+		}
+	}()
+	uid, gid := anyUID, anyGID
+	if os.Geteuid() == 0 {
+		uid, gid = 1234, 1234
+	}
+	var st unix.Stat_t
+	for i := range 600 {
+		var fd lisafs.Inode
+		if i%2 == 0 {
+			fd, err = s.root.SymlinkAt(s.ctx, "made", "nowhere", anyUID, anyGID)
+		} else {
+			fd, err = s.root.MknodAt(s.ctx, "made", unix.S_IFREG|0o644, uid, gid, 0, 0)
+		}
+		if err == nil {
+			file := s.client.NewFD(fd.ControlFD)
+			file.Close(s.ctx, false)
+		}
+		swapping.Lock()
+		if err := unix.Fstat(int(f.Fd()), &st); err != nil || st.Nlink != 1 || st.Uid != uint32(os.Geteuid()) {
+			t.Fatalf("after %d: %d names, owner %d, %v", i, st.Nlink, st.Uid, err)
+		}
+		// What is not the host's file is removed, by whichever name it goes.
+		var name unix.Stat_t
+		for _, path := range []string{made, other} {
+			if unix.Lstat(path, &name) == nil && name.Ino != st.Ino {
+				_ = unix.Unlink(path)
+			}
+		}
+		if unix.Lstat(made, &name) == nil && name.Ino == st.Ino {
+			_ = os.Rename(made, other)
+		}
+		swapping.Unlock()
+	}
+	stop.Store(true)
+	<-done
+	if swaps < 100 {
+		t.Errorf("the race did not take place: %d exchanges", swaps)
 	}
 }
 

@@ -18,13 +18,20 @@ func (f *file) OpenCreate(mode linux.FileMode, uid lisafs.UID, gid lisafs.GID, n
 	if f.known.has(name) {
 		return failed(unix.EEXIST)
 	}
-	perm := f.tree.mode(uint32(mode), false)
-	how := int(flags)&unix.O_ACCMODE | unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
-	opened, err := unix.Openat(f.fd, name, how, perm)
+	opened, c, st, err := f.create(int(flags)&unix.O_ACCMODE, name, uid, gid, f.tree.mode(uint32(mode), false))
 	if err != nil {
 		return failed(err)
 	}
-	// By the open file, not by its name, which may be another's by now.
+	return c.FD(), st, c.open(opened, flags), donation(opened), nil
+}
+
+// create makes a regular file and opens it. All that follows is done to the open file,
+// and nothing to its name, which may be another's by now.
+func (f *file) create(access int, name string, uid lisafs.UID, gid lisafs.GID, perm uint32) (opened int, c *file, st lisafs.Statx, err error) {
+	how := access | unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
+	if opened, err = unix.Openat(f.fd, name, how, perm); err != nil {
+		return -1, nil, st, err
+	}
 	named, err := pathDescriptor(opened)
 	if err == nil {
 		err = f.adopt(named, uid, gid, perm)
@@ -32,15 +39,14 @@ func (f *file) OpenCreate(mode linux.FileMode, uid lisafs.UID, gid lisafs.GID, n
 	if err != nil {
 		closeAll(opened, named)
 		f.undo(name, 0)
-		return failed(err)
+		return -1, nil, st, err
 	}
-	c, st, err := f.child(name, named)
-	if err != nil {
+	if c, st, err = f.child(name, named); err != nil {
 		unix.Close(opened)
 		f.undo(name, 0)
-		return failed(err)
+		return -1, nil, st, err
 	}
-	return c.FD(), st, c.open(opened, flags), donation(opened), nil
+	return opened, c, st, nil
 }
 
 // pathDescriptor returns an O_PATH descriptor of an open file.
@@ -84,10 +90,12 @@ func (f *file) made(name string, kind uint32, uid lisafs.UID, gid lisafs.GID, pe
 	if err != nil {
 		return nil, lisafs.Statx{}, err
 	}
-	// What somebody else put into its place meanwhile is not given away.
 	st, err := f.tree.stat(fd)
 	if err == nil && uint32(st.Mode)&unix.S_IFMT != kind {
-		err = unix.EAGAIN
+		// What somebody else put into its place meanwhile is neither given away nor
+		// removed.
+		unix.Close(fd)
+		return nil, lisafs.Statx{}, unix.EAGAIN
 	}
 	if err == nil {
 		err = f.adopt(fd, uid, gid, perm)
@@ -127,6 +135,11 @@ func (f *file) Mknod(mode linux.FileMode, uid lisafs.UID, gid lisafs.GID, name s
 		return nil, lisafs.Statx{}, unix.EPERM
 	}
 	perm := f.tree.mode(uint32(mode), false)
+	if kind == unix.S_IFREG {
+		opened, c, st, err := f.create(unix.O_WRONLY, name, uid, gid, perm)
+		closeAll(opened)
+		return c.FD(), st, err
+	}
 	if err := unix.Mknodat(f.fd, name, kind|perm, 0); err != nil {
 		return nil, lisafs.Statx{}, err
 	}

@@ -75,7 +75,6 @@ func nameEntries(arch Arch) []Entry {
 		{"openat", args(descriptor(0), masked(2, ^named, flags.nofollow|unix.O_CLOEXEC)), "a name in a directory, never followed", ""},
 		{"openat", args(workingDirectory(0), masked(2, ^uint64(numbered), unix.O_CLOEXEC)), "a file by its descriptor, to read or write it", ""},
 		{"mkdirat", args(descriptor(0)), "a guest's mkdir", ""},
-		{"mknodat", args(descriptor(0), masked(2, unix.S_IFMT, unix.S_IFREG)), "a guest's mknod of a plain file: never a device", ""},
 		{"mknodat", args(descriptor(0), masked(2, unix.S_IFMT, unix.S_IFCHR), is(3, 0)), "an overlay's whiteout in a guest, which is no device: number zero", ""},
 		{"symlinkat", args(descriptor(1)), "a guest's symlink", ""},
 		{"linkat", args(workingDirectory(0), descriptor(2), is(4, unix.AT_SYMLINK_FOLLOW)), "a guest's link to a file by its descriptor", ""},
