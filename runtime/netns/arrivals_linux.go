@@ -20,12 +20,16 @@ import (
 	"net/netip"
 	"os"
 	"sync"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"z.gfire.dev/gvx/runtime/api"
 )
+
+// acceptPause is between attempts to accept where there is a shortage.
+const acceptPause = 50 * time.Millisecond
 
 // Arrivals are such connections.
 type Arrivals struct {
@@ -89,7 +93,14 @@ func (a *Arrivals) accept(l net.Listener) {
 			return
 		}
 		if err != nil {
-			continue // Of one that has gone again, or a shortage that passes.
+			// Of one that has gone again, or a shortage: that passes, and whoever waits
+			// for it meanwhile must not be the cause of another.
+			select {
+			case <-time.After(acceptPause):
+				continue
+			case <-a.closed:
+				return
+			}
 		}
 		select {
 		case a.arrived <- c.(*net.TCPConn):

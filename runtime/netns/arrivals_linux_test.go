@@ -78,3 +78,37 @@ func TestArrivals(t *testing.T) {
 		t.Errorf("after the end: %v", err)
 	}
 }
+
+// exhausted is a listener in a process without a free descriptor.
+type exhausted struct {
+	net.Listener
+	asked chan struct{}
+}
+
+func (l exhausted) Accept() (net.Conn, error) {
+	l.asked <- struct{}{}
+	return nil, unix.EMFILE
+}
+
+// TestArrivalsWithoutDescriptors: it goes on asking, without haste, and ends.
+func TestArrivalsWithoutDescriptors(t *testing.T) {
+	a := &Arrivals{arrived: make(chan *net.TCPConn), closed: make(chan struct{})}
+	l := exhausted{asked: make(chan struct{})}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		a.accept(l)
+	}()
+	<-l.asked
+	first := time.Now()
+	<-l.asked
+	if pause := time.Since(first); pause < acceptPause/2 {
+		t.Errorf("asked again after %v", pause)
+	}
+	a.Close()
+	select {
+	case <-ended:
+	case <-time.After(patience):
+		t.Error("it has not ended")
+	}
+}
