@@ -291,8 +291,9 @@ func dockerTerminal(t *testing.T, d *dockerd) {
 	term.Type(t, "stty size\n")
 	term.Expect(t, "33 111")
 	term.Resize(t, 44, 99)
-	term.Type(t, "sleep 0.5; stty size\n")
-	term.Expect(t, "44 99")
+	// By way of the client, the engine and its shim.
+	term.Type(t, "while [ \"$(stty size)\" != '44 99' ]; do sleep 0.1; done; stty size\n")
+	term.Expect(t, "44 99\r")
 	term.Type(t, "echo $((6*7)); sleep 1000\n")
 	term.Expect(t, "42")
 	time.Sleep(300 * time.Millisecond)

@@ -59,22 +59,26 @@ func startProcess(ctx context.Context, c *control.Client, dir, container string,
 	}
 	streams.donated()
 	go x.run(p)
-	started := make(chan error, 1)
+	type answer struct {
+		pid int
+		err error
+	}
+	started := make(chan answer, 1)
 	go func() {
-		var err error
-		x.pid, err = c.ExecStarted(ctx, container, x.id)
-		started <- err
+		pid, err := c.ExecStarted(ctx, container, x.id)
+		started <- answer{pid, err}
 	}()
 	select {
-	case err = <-started:
-		if err == nil {
+	case a := <-started:
+		if a.err == nil {
+			x.pid = a.pid
 			return x, nil
 		}
 		select {
 		case <-x.done: // It knows better.
 		default:
 			go x.abandon()
-			return nil, err
+			return nil, a.err
 		}
 	case <-x.done:
 	}
