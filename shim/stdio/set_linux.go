@@ -3,6 +3,7 @@
 package stdio
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/containerd/fifo"
 	"golang.org/x/sys/unix"
 )
 
@@ -31,6 +33,7 @@ type Set struct {
 	primary *os.File
 	// outputs are the copies that run.
 	outputs sync.WaitGroup
+	cancel  context.CancelFunc
 	// onKeys is told of what a terminal's keys mean.
 	onKeys atomic.Pointer[func(syscall.Signal)]
 
@@ -40,8 +43,8 @@ type Set struct {
 	held []*os.File
 	// closers end the copying.
 	closers []io.Closer
-	// input is the fifo of standard input.
-	input  *os.File
+	// input is the writing end of standard input's pipe.
+	input  io.Closer
 	logger *logger
 	closed bool
 }
@@ -49,7 +52,8 @@ type Set struct {
 // Open opens a process' streams. The caller donates the guest's ends, then calls
 // Donated, and Close at the end.
 func Open(c Config) (_ *Set, err error) {
-	s := &Set{}
+	ctx, cancel := context.WithCancel(context.Background())
+	s := &Set{cancel: cancel}
 	defer func() {
 		if err != nil {
 			s.Donated()
@@ -57,10 +61,10 @@ func Open(c Config) (_ *Set, err error) {
 		}
 	}()
 	if c.Terminal {
-		return s, s.openTerminal(c)
+		return s, s.openTerminal(ctx, c)
 	}
 	if c.Stdin != "" {
-		if err := s.openInput(c.Stdin); err != nil {
+		if err := s.openInput(ctx, c.Stdin); err != nil {
 			return nil, err
 		}
 	}
@@ -93,14 +97,13 @@ func (s *Set) Exited() {
 	s.held = nil
 }
 
-// CloseInput ends the process' standard input, behind what has been written to it
-// so far. A terminal has no such end.
+// CloseInput ends the process' standard input. A terminal has no such end.
 func (s *Set) CloseInput() {
 	s.mu.Lock()
 	input := s.input
 	s.mu.Unlock()
 	if input != nil {
-		_ = input.SetReadDeadline(time.Unix(1, 0)) // Long ago.
+		input.Close()
 	}
 }
 
@@ -157,6 +160,7 @@ func (s *Set) Close(patience time.Duration) {
 	case <-done:
 	case <-time.After(patience):
 	}
+	s.cancel()
 	for _, c := range closers {
 		c.Close()
 	}
@@ -174,10 +178,9 @@ func (s *Set) closeLater(c io.Closer) {
 }
 
 // openInput makes the pipe of standard input, and copies to it what comes through
-// a fifo, until CloseInput: writers come and go before that, such as a containerd
-// that is started again.
-func (s *Set) openInput(path string) error {
-	from, err := openSource(path)
+// a fifo, once somebody opens that, until its end.
+func (s *Set) openInput(ctx context.Context, path string) error {
+	from, err := fifo.OpenFifo(ctx, path, syscall.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return fmt.Errorf("open standard input %s: %w", path, err)
 	}
@@ -186,57 +189,15 @@ func (s *Set) openInput(path string) error {
 	if err != nil {
 		return err
 	}
-	s.guest[0], s.input = guest, from
+	s.guest[0], s.input = guest, ours
 	s.closeLater(ours)
 	go func() {
-		defer from.Close()
-		defer ours.Close()
-		_, err := io.CopyBuffer(plainWriter{ours}, plainReader{from}, make([]byte, copyBufferBytes))
-		if errors.Is(err, os.ErrDeadlineExceeded) {
-			_, _ = io.CopyBuffer(plainWriter{ours}, plainReader{rest(from)}, make([]byte, copyBufferBytes))
-		}
+		_, _ = io.CopyBuffer(plainWriter{ours}, plainReader{from}, make([]byte, copyBufferBytes))
+		ours.Close()
+		from.Close()
 	}()
 	return nil
 }
-
-// openSource opens a fifo to read. As its own writer it sees no end of it when
-// others close it.
-func openSource(path string) (*os.File, error) {
-	fd, err := unix.Open(path, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, &os.PathError{Op: "open", Path: path, Err: err}
-	}
-	return os.NewFile(uintptr(fd), path), nil
-}
-
-// rest reads what a fifo holds now, and no more: whoever ends an input has written
-// it all, but it need not have been read.
-func rest(f *os.File) io.Reader {
-	raw, err := f.SyscallConn()
-	left := 0
-	if err == nil {
-		_ = raw.Control(func(fd uintptr) { left, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) })
-	}
-	return readFunc(func(p []byte) (n int, err error) {
-		if left <= 0 {
-			return 0, io.EOF
-		}
-		// Not f.Read, whose time is up.
-		if closed := raw.Control(func(fd uintptr) { n, err = unix.Read(int(fd), p[:min(len(p), left)]) }); closed != nil {
-			return 0, closed
-		}
-		if n <= 0 || err != nil {
-			return 0, io.EOF
-		}
-		left -= n
-		return n, nil
-	})
-}
-
-// readFunc is a reader by its one method.
-type readFunc func(p []byte) (int, error)
-
-func (f readFunc) Read(p []byte) (int, error) { return f(p) }
 
 // openOutputs opens where standard output and error go. A logging program takes
 // both, whichever names it.

@@ -3,10 +3,13 @@
 package stdio
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"os"
+	"syscall"
 
+	"github.com/containerd/fifo"
 	"golang.org/x/sys/unix"
 
 	"z.gfire.dev/gvx/runtime/launch"
@@ -14,7 +17,7 @@ import (
 
 // openTerminal makes a pseudo-terminal, and copies between it and where input
 // comes from and output goes.
-func (s *Set) openTerminal(c Config) error {
+func (s *Set) openTerminal(ctx context.Context, c Config) error {
 	primary, replica, err := newTerminal()
 	if err != nil {
 		return fmt.Errorf("make a terminal: %w", err)
@@ -33,7 +36,7 @@ func (s *Set) openTerminal(c Config) error {
 	if c.Stdin == "" {
 		return nil
 	}
-	from, err := openSource(c.Stdin)
+	from, err := fifo.OpenFifo(ctx, c.Stdin, syscall.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return fmt.Errorf("open standard input %s: %w", c.Stdin, err)
 	}
