@@ -375,7 +375,7 @@ func TestRunErrors(t *testing.T) {
 		b.mount("none.ext4", "clone=ephemeral"):               "no such volume",
 		"type=volume,src=/nonexistent/x.ext4,dst=/v":          "directory is missing",
 		"type=volume,src=/root/x.ext4,dst=/v":                 "permission denied",
-		"type=bind,src=/etc,dst=/v":                           "cannot be mounted yet",
+		"type=bind,src=/nonexistent,dst=/v":                   "bind source path does not exist: /nonexistent",
 		"type=volume,src=data":                                "target is required",
 		"type=volume,src=data,dst=/v,size=1k":                 "size",
 		"type=volume,src=data,dst=/v,durability=maybe":        "invalid durability",
