@@ -9,7 +9,6 @@ package boot
 import (
 	"net/netip"
 	"os"
-	"time"
 
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/log"
@@ -102,23 +101,5 @@ func dialOwn(s *stack.Stack, to netip.AddrPort, queue *waiter.Queue) (tcpip.Endp
 	if err != nil {
 		return nil, err
 	}
-	entry, ready := waiter.NewChannelEntry(waiter.WritableEvents | waiter.EventHUp | waiter.EventErr)
-	queue.EventRegister(&entry)
-	defer queue.EventUnregister(&entry)
-	err = ep.Connect(tcpip.FullAddress{Addr: tcpipAddress(to.Addr()), Port: to.Port()})
-	if _, started := err.(*tcpip.ErrConnectStarted); started {
-		limit := time.NewTimer(inboundTimeout)
-		defer limit.Stop()
-		select {
-		case <-ready:
-			err = ep.LastError()
-		case <-limit.C:
-			err = &tcpip.ErrTimeout{}
-		}
-	}
-	if err != nil {
-		ep.Close()
-		return nil, err
-	}
-	return ep, nil
+	return connected(ep, queue, tcpip.FullAddress{Addr: tcpipAddress(to.Addr()), Port: to.Port()})
 }

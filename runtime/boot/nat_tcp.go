@@ -111,12 +111,20 @@ func (n *nat) dialGuestAt(from, to netip.Addr, port uint16, queue *waiter.Queue)
 	if err != nil {
 		return nil, err
 	}
+	if err := ep.Bind(tcpip.FullAddress{NIC: n.nic, Addr: tcpipAddress(from)}); err != nil {
+		ep.Close()
+		return nil, err
+	}
+	return connected(ep, queue, tcpip.FullAddress{NIC: n.nic, Addr: tcpipAddress(to), Port: port})
+}
+
+// connected connects an endpoint, within inboundTimeout. It closes one that cannot
+// be.
+func connected(ep tcpip.Endpoint, queue *waiter.Queue, to tcpip.FullAddress) (tcpip.Endpoint, tcpip.Error) {
 	entry, ready := waiter.NewChannelEntry(waiter.WritableEvents | waiter.EventHUp | waiter.EventErr)
 	queue.EventRegister(&entry)
 	defer queue.EventUnregister(&entry)
-	if err = ep.Bind(tcpip.FullAddress{NIC: n.nic, Addr: tcpipAddress(from)}); err == nil {
-		err = ep.Connect(tcpip.FullAddress{NIC: n.nic, Addr: tcpipAddress(to), Port: port})
-	}
+	err := ep.Connect(to)
 	if _, started := err.(*tcpip.ErrConnectStarted); started {
 		limit := time.NewTimer(inboundTimeout)
 		defer limit.Stop()

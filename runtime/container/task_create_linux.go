@@ -76,15 +76,10 @@ func (t *Task) create(ctx context.Context) error {
 func (t *Task) enter() error {
 	rec := state.Record{Task: &state.Task{
 		Version: t.spec.Version, Bundle: t.o.Bundle.Dir, Annotations: maps.Clone(t.spec.Annotations), Systemd: t.o.Systemd,
-		Poststop: hooks.Of(t.spec.Hooks, hooks.Poststop), Namespaces: make(map[specs.LinuxNamespaceType]string),
+		Poststop: hooks.Of(t.spec.Hooks, hooks.Poststop),
 	}}
 	if l := t.spec.Linux; l != nil {
 		rec.Task.CgroupPath = l.CgroupsPath
-		for _, n := range l.Namespaces {
-			if n.Path != "" {
-				rec.Task.Namespaces[n.Type] = n.Path
-			}
-		}
 	}
 	if err := t.findSandbox(); err != nil {
 		return err
@@ -281,7 +276,6 @@ func (t *Task) start(embryo *launch.Embryo, spec *api.Sandbox, files *launch.Con
 	}
 	t.sandbox.control = t.sandbox.process.Control
 	t.donated()
-	t.watchGofer()
 	return nil
 }
 

@@ -41,7 +41,6 @@ func (t *Task) join(ctx context.Context, oci *convert.OCI, files *launch.Contain
 		return err
 	}
 	t.donated()
-	t.watchGofer()
 	// From here on the sandbox may know it, whatever the answer is.
 	t.joined = true
 	if err := t.sandbox.control.Create(ctx, oci.Container, id); err != nil {

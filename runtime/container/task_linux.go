@@ -194,31 +194,6 @@ func (t *Task) await(ended <-chan waited) {
 	t.finish(w.exit, err)
 }
 
-// watchGofer ends the container when its gofer ends before it does: what it has of
-// the host would hang.
-func (t *Task) watchGofer() {
-	if t.gofer == nil {
-		return
-	}
-	go func() {
-		select {
-		case <-t.gofer.Done():
-		case <-t.ended:
-			return
-		}
-		e := t.gofer.Ending()
-		if e.Err == nil && e.Signal == 0 && e.Code == 0 {
-			return // The sandbox has hung up on it.
-		}
-		t.note("the gofer process %d, which serves the container's host directories, ended before its guest did: %v", t.gofer.PID(), e)
-		if t.own {
-			t.sandbox.process.Kill()
-			return
-		}
-		t.kill()
-	}()
-}
-
 // finish enters how the container ended, ends a sandbox that was its own, and
 // tells waiters. It does so once.
 func (t *Task) finish(exit api.ExitStatus, cause error) {
@@ -285,9 +260,6 @@ func (t *Task) Wait(ctx context.Context) (api.ExitStatus, error) {
 	return t.exit, t.exitErr
 }
 
-// Ended is closed once the container has ended.
-func (t *Task) Ended() <-chan struct{} { return t.ended }
-
 // PID is the host's process that stands for the container.
 func (t *Task) PID() int {
 	if t.o.Self {
@@ -295,12 +267,6 @@ func (t *Task) PID() int {
 	}
 	return t.sandbox.pid
 }
-
-// Record is what is known of the container.
-func (t *Task) Record() state.Record { return t.handle.Record() }
-
-// Cgroup is the host's cgroup, nil where there is none.
-func (t *Task) Cgroup() *hostcgroup.Container { return t.group }
 
 // kill ends the container, whatever it does.
 func (t *Task) kill() {

@@ -14,14 +14,20 @@ import (
 	"z.gfire.dev/gvx/runtime/hostcgroup"
 )
 
-// watchCreated ends a container whose sandbox ends before the container is started.
+// watchCreated ends a container whose sandbox, or whose gofer, ends before the
+// container is started.
 func (t *Task) watchCreated() {
 	gone := t.sandbox.control.Closed()
 	if t.sandbox.process != nil {
 		gone = t.sandbox.process.Done()
 	}
+	var lost error
 	select {
 	case <-gone:
+	case <-goferDone(t.gofer):
+		if lost = goferFailed(t.gofer, t.log); lost == nil {
+			<-gone // Which has hung up on it.
+		}
 	case <-t.ended:
 		return
 	}
@@ -32,11 +38,11 @@ func (t *Task) watchCreated() {
 	if started {
 		return // Whoever has started it finds out.
 	}
-	var err error
-	if p := t.sandbox.process; t.own && p != nil {
-		err = lostSandbox(p.PID, p.Ending(), t.sandbox.log)
+	if p := t.sandbox.process; lost == nil && t.own && p != nil {
+		lost = lostSandbox(p.PID, p.Ending(), t.sandbox.log)
 	}
-	t.finish(killedExit(), err)
+	t.leave()
+	t.finish(killedExit(), lost)
 }
 
 // Resize sets the size of the container's terminal.

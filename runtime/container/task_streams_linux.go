@@ -23,6 +23,8 @@ type taskStreams struct {
 	guest [3]*os.File
 	// relay copies, where one of the three cannot be donated.
 	relay *launch.Streams
+	// null is what the relay has for streams that nobody has given, or nil.
+	null *os.File
 }
 
 // newTaskStreams takes the streams of a process; they stay the caller's. A nil file
@@ -57,20 +59,26 @@ func newTaskStreams(terminal bool, in, out, errs *os.File) (*taskStreams, error)
 
 // relayed copies through pipes.
 func relayed(in, out, errs *os.File) (*taskStreams, error) {
-	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
-	if err != nil {
-		return nil, err
-	}
+	s := &taskStreams{}
 	for _, f := range []**os.File{&in, &out, &errs} {
-		if *f == nil {
-			*f = null
+		if *f != nil {
+			continue
 		}
+		if s.null == nil {
+			var err error
+			if s.null, err = os.OpenFile(os.DevNull, os.O_RDWR, 0); err != nil {
+				return nil, err
+			}
+		}
+		*f = s.null
 	}
 	relay, err := launch.NewStreams(launch.StreamOptions{In: in, Interactive: true, Out: out, Err: errs})
 	if err != nil {
+		s.null.Close()
 		return nil, err
 	}
-	return &taskStreams{relay: relay, guest: [3]*os.File{relay.Stdin(), relay.Stdout(), relay.Stderr()}}, nil
+	s.relay, s.guest = relay, [3]*os.File{relay.Stdin(), relay.Stdout(), relay.Stderr()}
+	return s, nil
 }
 
 // donatable returns a description of its own of a stream that a guest may hold, or
@@ -175,7 +183,7 @@ func (s *taskStreams) drain(warn func(string, ...any)) {
 	if err := s.relay.Drain(); err != nil {
 		warn("%v", err)
 	}
-	s.relay.Close()
+	s.close()
 }
 
 // close gives up what was not donated.
@@ -184,6 +192,7 @@ func (s *taskStreams) close() {
 	case s == nil:
 	case s.relay != nil:
 		s.relay.Close()
+		s.null.Close() // Of none it is an error, and no more.
 	default:
 		s.closeGuest()
 	}

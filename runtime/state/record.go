@@ -92,8 +92,6 @@ type Task struct {
 	Cgroup     map[string]string `json:"cgroup,omitempty"`
 	CgroupPath string            `json:"cgroupPath,omitempty"`
 	Systemd    bool              `json:"systemd,omitempty"`
-	// Namespaces are the paths by which the bundle joins namespaces, by type.
-	Namespaces map[specs.LinuxNamespaceType]string `json:"namespaces,omitempty"`
 	// Poststop are the hooks to run once the container is deleted.
 	Poststop []specs.Hook `json:"poststop,omitempty"`
 }

@@ -18,7 +18,7 @@ import (
 // openTerminal makes a pseudo-terminal, and copies between it and where input
 // comes from and output goes.
 func (s *Set) openTerminal(ctx context.Context, c Config) error {
-	primary, replica, err := newTerminal()
+	primary, replica, err := launch.OpenTerminal()
 	if err != nil {
 		return fmt.Errorf("make a terminal: %w", err)
 	}
@@ -83,24 +83,3 @@ func (s *Set) terminalOutput(c Config) (io.WriteCloser, error) {
 type nowhere struct{ io.Writer }
 
 func (nowhere) Close() error { return nil }
-
-// newTerminal returns both sides of a pseudo-terminal. The primary side is in the
-// runtime's poller.
-func newTerminal() (primary, replica *os.File, err error) {
-	const path = "/dev/ptmx"
-	fd, err := unix.Open(path, unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, nil, &os.PathError{Op: "open", Path: path, Err: err}
-	}
-	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
-		unix.Close(fd)
-		return nil, nil, os.NewSyscallError("TIOCSPTLCK", err)
-	}
-	// By descriptor, not by path: /dev/pts may be another mount's.
-	peer, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.TIOCGPTPEER, unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC)
-	if errno != 0 {
-		unix.Close(fd)
-		return nil, nil, os.NewSyscallError("TIOCGPTPEER", errno)
-	}
-	return os.NewFile(uintptr(fd), path), os.NewFile(peer, "terminal"), nil
-}
