@@ -52,7 +52,7 @@ unit: ## Unit and structure tests
 
 # Packages that are mostly goroutines and locks, and cheap to build with the
 # race detector: not those that link the Sentry.
-RACE = $(patsubst %,./%/...,$(wildcard oci pkg runtime/control runtime/state runtime/images runtime/usernet ext4lite/internal))
+RACE = $(patsubst %,./%/...,$(wildcard oci pkg runtime/control runtime/state runtime/images runtime/usernet runtime/container runtime/launch shim ext4lite/internal))
 
 race: ## The same with the race detector, where concurrency is the point
 	CGO_ENABLED=1 $(GO) test -race -short $(RACE)

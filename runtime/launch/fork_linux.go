@@ -112,10 +112,13 @@ func (e *Embryo) PID() (int, error) {
 // Discard ends the process, and returns when it is gone. It does nothing to one
 // that was started.
 func (e *Embryo) Discard() {
+	p, _ := e.process()
 	if e.sender != nil {
+		// Not before: begin may be sending on it, and the number could be another
+		// file's by then.
 		e.sender.Close()
 	}
-	if p, _ := e.process(); p != nil && p.Control == nil {
+	if p != nil && p.Control == nil {
 		p.Kill()
 		p.Ending()
 	}
