@@ -101,6 +101,7 @@ var donated = []*regexp.Regexp{
 	regexp.MustCompile(`^/memfd:[\w-]+ \(deleted\)$`),             // guest memory
 	regexp.MustCompile(`^/.*/images/.*$`),                         // layers, read-only
 	regexp.MustCompile(`^/.* \(deleted\)$`),                       // the rootfs' upper: a file without a name
+	regexp.MustCompile(`^/.*/volumes/empty/\d+\.ext4$`),           // what it is a clone of, read-only
 	regexp.MustCompile(`^/.*/(erofs|layers|blobs|converted)/.*$`), // layers, by another name
 }
 

@@ -132,6 +132,17 @@ func TestRootfsSize(t *testing.T) {
 	}
 }
 
+// TestRootfsWritesTakeDiskNotMemory: what is written to the root is a file of the
+// host's disk, as sparse as the guest's own, and none of the guest's memory.
+func TestRootfsWritesTakeDiskNotMemory(t *testing.T) {
+	output := mustSh(t, `truncate -s 1G /sparse && dd if=/dev/zero of=/sparse bs=4k count=1 seek=100 conv=notrunc 2>/dev/null && du -k /sparse | cut -f 1
+fallocate -p -o 0 -l 1M /sparse && du -k /sparse | cut -f 1
+head -c 160000000 /dev/zero > /big && stat -c %s /big && stat -f -c %b:%S / | awk -F: '{ print ($1 * $2 > 60e9) ? "large" : "small" }'`, "--memory", "96m")
+	if want := "4\n0\n160000000\nlarge"; output != want {
+		t.Errorf("output %q, want %q", output, want)
+	}
+}
+
 // TestMountOverPlacedFile: a guest may mount over the files that docker places,
 // as a nested container engine does, without holding up its kernel.
 func TestMountOverPlacedFile(t *testing.T) {

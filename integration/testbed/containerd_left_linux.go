@@ -34,7 +34,6 @@ func (c *Containerd) Left(t testing.TB) []string {
 		filepath.Join(c.Root, "io.containerd.runtime.v2.task", "*", "*"),
 		filepath.Join(c.Dir, "s", "*"),
 		filepath.Join(c.Dir, "gvx", "run", "*"),
-		filepath.Join(c.Dir, "gvx", "data", "uppers", "*"),
 	} {
 		found, err := filepath.Glob(pattern)
 		if err != nil {

@@ -177,11 +177,7 @@ func Sandbox(in Input) (*api.Sandbox, error) {
 				StdoutFD:         api.NoFD,
 				StderrFD:         api.NoFD,
 			},
-			Rootfs: api.Rootfs{
-				UpperFD:   api.NoFD,
-				SizeBytes: o.RootfsSizeBytes,
-				ReadOnly:  o.ReadOnly,
-			},
+			Rootfs:       api.Rootfs{ReadOnly: o.ReadOnly},
 			Mounts:       mounts,
 			Directories:  volumes(in.Image),
 			Files:        files(o, hostname),

@@ -108,7 +108,7 @@ func FromOCI(in OCIInput) (*OCI, error) {
 	}
 	c.open = in.Spec.Annotations[AnnotationPrivileged] == "true"
 	*c.container = api.Container{
-		ID: in.ID, Explicit: true, InitFD: api.NoFD, Rootfs: api.Rootfs{UpperFD: api.NoFD, ReadOnly: in.Spec.Root.Readonly},
+		ID: in.ID, Explicit: true, InitFD: api.NoFD, Rootfs: api.Rootfs{ReadOnly: in.Spec.Root.Readonly},
 	}
 	c.out.Container = c.container
 	for _, step := range []func() error{c.root, c.process, c.mounts, c.devices, c.namespaces, c.guards, c.kernel, c.resources} {

@@ -227,7 +227,7 @@ func TestOCIRootfs(t *testing.T) {
 		s := bundle.Example()
 		s.Annotations = map[string]string{AnnotationRootfs: mode}
 		o := ociOf(t, OCIInput{Spec: s})
-		if h := o.Container.Rootfs.Host; h.Exclusive != want[0] || o.PrivateRoot != want[1] || o.Container.Rootfs.UpperFD != api.NoFD {
+		if h := o.Container.Rootfs.Host; h.Exclusive != want[0] || o.PrivateRoot != want[1] || o.Container.Rootfs.Upper != nil {
 			t.Errorf("%q: %+v, a layer of its own %t", mode, h, o.PrivateRoot)
 		}
 	}

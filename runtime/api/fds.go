@@ -22,7 +22,7 @@ func (s *Sandbox) EachFD(fn func(*FD) error) error {
 
 // EachFD is [Sandbox.EachFD] for what one container names.
 func (c *Container) EachFD(fn func(*FD) error) error {
-	fds := []*FD{&c.Rootfs.UpperFD, &c.InitFD,
+	fds := []*FD{&c.InitFD,
 		&c.Process.StdinFD, &c.Process.StdoutFD, &c.Process.StderrFD}
 	for i := range c.Rootfs.Layers {
 		fds = append(fds, &c.Rootfs.Layers[i].FD)

@@ -227,21 +227,16 @@ type Rootfs struct {
 	// Layers are read-only, lowest first.
 	Layers []Layer `json:"layers,omitempty"`
 	// Host, if not nil, is a host directory in place of Layers. The guest writes
-	// into that directory itself, unless Upper or UpperFD hold what it writes.
+	// into that directory itself, unless Upper holds what it writes.
 	Host *HostTree `json:"host,omitempty"`
-	// UpperFD is an unlinked sparse host file that holds what the guest
-	// writes; NoFD keeps it in memory, or in the directory that Host serves.
-	UpperFD FD `json:"upperFD"`
-	// Upper, if not nil, is an ext4 volume that holds what the guest writes,
-	// in place of UpperFD.
+	// Upper is an ext4 volume that holds what the guest writes; nil keeps it in
+	// memory, or in the directory that Host serves.
 	Upper *Volume `json:"upper,omitempty"`
 	// UpperDirectory is the directory of Upper that takes what is written, made
 	// where it is missing; "" is its root.
 	UpperDirectory string `json:"upperDirectory,omitempty"`
 	// KeepUpper says that somebody looks at Upper when the container has ended.
 	KeepUpper bool `json:"keepUpper,omitempty"`
-	// SizeBytes bounds the upper; 0 means no bound but the host's disk.
-	SizeBytes int64 `json:"sizeBytes,omitempty"`
 	// ReadOnly mounts the root read-only.
 	ReadOnly bool `json:"readOnly,omitempty"`
 }

@@ -73,7 +73,7 @@ func explicitSpec(t *testing.T, id string) *api.Container {
 	defer unix.Close(null)
 	return &api.Container{
 		ID: id, Explicit: true, InitFD: api.NoFD,
-		Rootfs: api.Rootfs{Layers: []api.Layer{{FD: testLayer(t), Format: "erofs", DiffID: "test"}}, UpperFD: api.NoFD},
+		Rootfs: api.Rootfs{Layers: []api.Layer{{FD: testLayer(t), Format: "erofs", DiffID: "test"}}},
 		Process: api.Process{
 			Args: []string{"/bin/true"}, Cwd: "/made/for/it", Account: &api.Account{UID: 1000, GID: 1000}, CapabilitySets: &api.CapabilitySets{},
 			StdinFD: stream(), StdoutFD: stream(), StderrFD: stream(),

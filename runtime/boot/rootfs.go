@@ -4,7 +4,6 @@ package boot
 
 import (
 	"fmt"
-	"os"
 
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/abi/linux"
@@ -14,7 +13,6 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/fsimpl/overlay"
 	"gvisor.dev/gvisor/pkg/sentry/fsimpl/tmpfs"
 	"gvisor.dev/gvisor/pkg/sentry/kernel/auth"
-	"gvisor.dev/gvisor/pkg/sentry/pgalloc"
 	"gvisor.dev/gvisor/pkg/sentry/vfs"
 
 	"z.gfire.dev/gvx/ext4lite/sentryfs"
@@ -104,7 +102,7 @@ func (m *mounter) mountRoot() (*vfs.MountNamespace, error) {
 // place, below a writable upper.
 func (m *mounter) rootMount() (*vfs.Mount, error) {
 	r := &m.spec.Rootfs
-	if r.Host != nil && r.Upper == nil && r.UpperFD == api.NoFD {
+	if r.Host != nil && r.Upper == nil {
 		return m.mountTree(r.Host, rootTree, vfs.MountOptions{})
 	}
 	lowers, err := m.mountLowers()
@@ -177,7 +175,7 @@ func (m *mounter) mountLayers() ([]vfs.VirtualDentry, error) {
 	return roots, nil
 }
 
-// mountUpper makes the writable layer: the donated volume, or else a tmpfs. Its
+// mountUpper makes the writable layer: the donated volume, or else memory. Its
 // root takes over the attributes of the layer below.
 func (m *mounter) mountUpper(lower vfs.VirtualDentry) (vfs.VirtualDentry, error) {
 	var mnt *vfs.Mount
@@ -226,48 +224,18 @@ func (m *mounter) mountUpperVolume(v *api.Volume) (*vfs.Mount, error) {
 	return mnt, nil
 }
 
-// mountUpperTmpfs mounts a tmpfs whose pages live in the donated sparse file, so
-// that what a guest writes takes disk and not memory.
+// mountUpperTmpfs mounts a tmpfs in the sandbox's memory.
 func (m *mounter) mountUpperTmpfs() (*vfs.Mount, error) {
-	opts := tmpfs.FilesystemOpts{RootFileType: linux.S_IFDIR, DisableDefaultSizeLimit: true}
-	if fd := m.spec.Rootfs.UpperFD; fd != api.NoFD {
-		mf, err := pgalloc.NewMemoryFile(os.NewFile(uintptr(fd), "upper"), pgalloc.MemoryFileOpts{
-			DiskBackedFile:          true,
-			DisableIMAWorkAround:    true,
-			DisableMemoryAccounting: true,
-			ResourceID:              m.resource("upper"),
-		})
-		if err != nil {
-			return nil, fmt.Errorf("open the writable layer's file: %w", err)
-		}
-		opts.MemoryFile = mf
-	}
-	data := ""
-	size := m.spec.Rootfs.SizeBytes
-	if size == 0 {
-		size = hostSizeBytes(int(m.spec.Rootfs.UpperFD))
-	}
-	if size > 0 {
-		data = fmt.Sprintf("size=%d", size)
-	}
 	mnt, err := m.vfs.MountDisconnected(m.ctx, m.creds, "upper", tmpfs.Name, &vfs.MountOptions{
-		GetFilesystemOptions: vfs.GetFilesystemOptions{InternalMount: true, Data: data, InternalData: opts},
+		GetFilesystemOptions: vfs.GetFilesystemOptions{
+			InternalMount: true,
+			InternalData:  tmpfs.FilesystemOpts{RootFileType: linux.S_IFDIR},
+		},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("mount the writable layer: %w", err)
 	}
 	return mnt, nil
-}
-
-// hostSizeBytes is the size of the host file system that holds fd, 0 if there
-// is none: what a guest's df shows where nothing else bounds it. Without a
-// size tmpfs claims 8 EiB, with which programs reckon.
-func hostSizeBytes(fd int) int64 {
-	var st unix.Statfs_t
-	if err := unix.Fstatfs(fd, &st); err != nil {
-		return 0
-	}
-	return int64(st.Blocks) * int64(st.Bsize)
 }
 
 // resource names a host file of this container, so that a restored sandbox

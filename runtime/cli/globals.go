@@ -121,8 +121,6 @@ func (g *globals) runner(withImages bool) (*container.Runner, error) {
 	if r.Images, err = openImages(g); err != nil {
 		return nil, err
 	}
-	// Beside the images: the disk that has room for them has room for writes.
-	r.UpperDir = filepath.Join(filepath.Dir(r.Images.Root()), "uppers")
 	if g.Debug {
 		r.Log, r.LogLevel = g.sandboxLog(), "debug"
 	}

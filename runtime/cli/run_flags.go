@@ -69,7 +69,7 @@ func (f *runFlags) register(cmd *cobra.Command) {
 	fl.Var(&f.stopTimeout, "stop-timeout", "Timeout (in seconds) to stop a container")
 
 	fl.BoolVar(&f.readOnly, "read-only", false, "Mount the container's root filesystem as read only")
-	fl.Var(&f.rootfsSize, "rootfs-size", "Limit of what the container may write to its root filesystem")
+	fl.Var(&f.rootfsSize, "rootfs-size", "Limit of what the container may write to its root filesystem (default 64g)")
 	fl.StringArrayVar(&f.tmpfs, "tmpfs", nil, "Mount a tmpfs directory")
 	fl.StringArrayVarP(&f.volumes, "volume", "v", nil, "Mount a volume or a directory of the host: [NAME|FILE.ext4|PATH:]DIR[:ro]")
 	fl.StringArrayVar(&f.mounts, "mount", nil, "Attach a volume or tmpfs to the container: type=volume,src=NAME|FILE,dst=DIR[,readonly][,size=64g][,clone=ephemeral|FILE.delta][,durability=host|process][,uid=,gid=]")

@@ -25,6 +25,7 @@ import (
 	controlv1 "z.gfire.dev/gvx/runtime/control/v1"
 	"z.gfire.dev/gvx/runtime/images"
 	"z.gfire.dev/gvx/runtime/state"
+	"z.gfire.dev/gvx/runtime/volumes"
 )
 
 // runner returns a runner with empty stores, whose state lies deeper than a
@@ -40,7 +41,7 @@ func runner(t *testing.T) *Runner {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &Runner{State: s, Images: i, UpperDir: filepath.Join(dir, "uppers")}
+	return &Runner{State: s, Images: i, Volumes: volumes.New(filepath.Join(dir, "volumes"), volumes.Options{})}
 }
 
 func create(t *testing.T, r *Runner, to api.State) *state.Handle {
@@ -53,31 +54,6 @@ func create(t *testing.T, r *Runner, to api.State) *state.Handle {
 		t.Fatal(err)
 	}
 	return h
-}
-
-func TestUpperHasNoName(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "made", "when", "missing")
-	// The first makes the directory, the second needs it.
-	for i, open := range []func(string) (*os.File, error){openUpper, unlinkedFile} {
-		f, err := open(dir)
-		if err != nil {
-			t.Fatalf("way %d: %v", i, err)
-		}
-		if _, err := f.WriteAt([]byte("x"), 1<<30); err != nil {
-			t.Errorf("way %d: %v", i, err)
-		}
-		if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
-			t.Errorf("way %d: %d files in the directory, %v", i, len(left), err)
-		}
-		f.Close()
-	}
-	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := openUpper(filepath.Join(file, "x")); err == nil || !strings.Contains(err.Error(), "--root") {
-		t.Errorf("below a file: %v", err)
-	}
 }
 
 // fakeSandbox answers on a control socket.

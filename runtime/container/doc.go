@@ -46,12 +46,9 @@ import (
 type Runner struct {
 	State  *state.Store
 	Images *images.Store
-	// UpperDir is where what guests write is kept, in unlinked files.
-	UpperDir string
-	// Volumes are the volumes that a run may mount. UpperVolume keeps what
-	// guests write to their root in one of them, in place of UpperDir.
-	Volumes     *volumes.Store
-	UpperVolume bool
+	// Volumes are the volumes that a run may mount, and where what guests write
+	// to their root is kept, in unlinked files.
+	Volumes *volumes.Store
 	// Log, if not nil, takes the sandbox's log as it comes, and LogLevel says
 	// how much of it there is ("warning" if empty).
 	Log      io.Writer

@@ -496,46 +496,6 @@ func (u *run) writeCIDFile() error {
 	return nil
 }
 
-// openUpper makes the file for what the guest writes. It has no name, so that
-// nothing is left of it however the sandbox ends.
-func openUpper(dir string) (*os.File, error) {
-	flags := unix.O_TMPFILE | unix.O_RDWR | unix.O_CLOEXEC
-	fd, err := unix.Open(dir, flags, 0o600)
-	if errors.Is(err, unix.ENOENT) {
-		if err = os.MkdirAll(dir, 0o700); err == nil {
-			fd, err = unix.Open(dir, flags, 0o600)
-		}
-	}
-	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EISDIR) {
-		return unlinkedFile(dir)
-	}
-	if err != nil {
-		return nil, upperError(dir, err)
-	}
-	return os.NewFile(uintptr(fd), "upper"), nil
-}
-
-// unlinkedFile is for file systems without O_TMPFILE.
-func unlinkedFile(dir string) (*os.File, error) {
-	f, err := os.CreateTemp(dir, "upper-")
-	if err != nil {
-		return nil, upperError(dir, err)
-	}
-	if err := os.Remove(f.Name()); err != nil {
-		f.Close()
-		return nil, upperError(dir, err)
-	}
-	return f, nil
-}
-
-func upperError(dir string, err error) error {
-	kind := api.KindPermission
-	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
-		kind = api.KindNoSpace
-	}
-	return api.Errorf(kind, "create the file for the container's writable layer in %s: %w: choose another place with --root", dir, err)
-}
-
 // monotonicNanos is the clock that launcher and sandbox share.
 func monotonicNanos() int64 {
 	var ts unix.Timespec

@@ -37,7 +37,7 @@ func (t *Task) open(oci *convert.OCI) (*launch.ContainerFiles, error) {
 func (t *Task) openRootfs(oci *convert.OCI, files *launch.ContainerFiles) error {
 	root := t.o.Rootfs
 	if root == nil && oci.PrivateRoot {
-		return t.openRootUpper(files)
+		return t.openRootUpper(&oci.Container.Rootfs, files)
 	}
 	if root == nil {
 		return nil
@@ -55,18 +55,21 @@ func (t *Task) openRootfs(oci *convert.OCI, files *launch.ContainerFiles) error 
 	if root.Upper != nil {
 		r.Upper = &api.Volume{Durability: root.Durability, Name: root.Upper.Name()}
 		r.UpperDirectory, r.KeepUpper = root.UpperDirectory, root.KeepUpper
-		files.UpperVolume = []*os.File{root.Upper}
+		files.Upper = []*os.File{root.Upper}
 		return nil
 	}
-	return t.openRootUpper(files)
+	return t.openRootUpper(r, files)
 }
 
 // openRootUpper makes a writable layer that goes with the container.
-func (t *Task) openRootUpper(files *launch.ContainerFiles) error {
-	var err error
-	files.Upper, err = openUpper(t.r.UpperDir)
-	t.closeLater(files.Upper)
-	return err
+func (t *Task) openRootUpper(root *api.Rootfs, files *launch.ContainerFiles) error {
+	if err := t.r.openUpper(root, files, 0); err != nil {
+		return err
+	}
+	for _, f := range files.Upper {
+		t.closeLater(f)
+	}
+	return nil
 }
 
 // openVolumes opens the volumes that annotations and mounts of type ext4 name.

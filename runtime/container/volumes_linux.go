@@ -14,9 +14,6 @@ import (
 	"z.gfire.dev/gvx/runtime/volumes"
 )
 
-// upperName is what messages call a writable layer.
-const upperName = "writable layer"
-
 // openVolumes opens what the user asked to be mounted, and notes it in the
 // record: that is where others find who holds a volume.
 func (u *run) openVolumes() error {
@@ -53,19 +50,24 @@ func (u *run) addVolumes(cfg *launch.Config) (done func(), err error) {
 			}
 		}
 	}
-	if !u.UpperVolume {
-		if cfg.Upper, err = openUpper(u.UpperDir); err != nil {
-			return nil, err
-		}
-		return func() { cfg.Upper.Close() }, nil
-	}
-	files, err := u.Runner.Volumes.OpenUpper(c.Rootfs.SizeBytes)
-	if err != nil {
+	if err := u.openUpper(&c.Rootfs, &cfg.ContainerFiles, u.o.RootfsSizeBytes); err != nil {
 		return nil, err
 	}
-	cfg.UpperVolume = files
-	c.Rootfs.Upper = &api.Volume{Durability: api.DurabilityProcess, Name: upperName}
-	return (&volumes.Opened{Files: files}).Close, nil
+	return (&volumes.Opened{Files: cfg.Upper}).Close, nil
+}
+
+// openUpper makes a writable layer that goes with the container: nothing is left
+// of it however the sandbox ends, and so nothing in it waits for the disk.
+func (r *Runner) openUpper(root *api.Rootfs, files *launch.ContainerFiles, sizeBytes int64) error {
+	if r.Volumes == nil {
+		return api.Errorf(api.KindUnsupported, "make a writable layer: no place for volumes is known")
+	}
+	var err error
+	if files.Upper, err = r.Volumes.OpenUpper(sizeBytes); err != nil {
+		return err
+	}
+	root.Upper = &api.Volume{Durability: api.DurabilityProcess, Name: "writable layer"}
+	return nil
 }
 
 // closeVolumes closes the launcher's copies; it may be called again.

@@ -198,7 +198,7 @@ func TestSandboxProcessGetsWhatWasDonatedAndNothingElse(t *testing.T) {
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("descriptors %v, want %v: %q", got, want, g.FDs)
 	}
-	if s.ListenFD != api.NoFD || s.Container.InitFD != api.NoFD || s.Container.Rootfs.UpperFD != api.NoFD {
+	if s.ListenFD != api.NoFD || s.Container.InitFD != api.NoFD || s.Container.Rootfs.Upper != nil {
 		t.Errorf("descriptors of files that were not donated: %+v", s)
 	}
 }

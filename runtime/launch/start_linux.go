@@ -40,13 +40,10 @@ type Config struct {
 type ContainerFiles struct {
 	// Layers are the rootfs' layers, parallel to Rootfs.Layers.
 	Layers []*os.File
-	// Upper takes the rootfs' writes.
-	Upper *os.File
-	// UpperVolume are the files of Rootfs.Upper, and Volumes those of Mounts,
-	// parallel to it: nil for a mount that is no volume. The lowest base comes
-	// first.
-	UpperVolume []*os.File
-	Volumes     [][]*os.File
+	// Upper are the files of Rootfs.Upper, and Volumes those of Mounts, parallel
+	// to it: nil for a mount that is no volume. The lowest base comes first.
+	Upper   []*os.File
+	Volumes [][]*os.File
 	// RootTree is the socket of Rootfs.Host, and Trees are those of Mounts, parallel
 	// to it: nil for a mount that is no bind mount. See [Gofer.Sockets].
 	RootTree *os.File
@@ -146,9 +143,8 @@ func (d *donation) addContainer(c *api.Container, f *ContainerFiles) {
 	for i := range c.Rootfs.Layers {
 		c.Rootfs.Layers[i].FD = d.add(f.Layers[i])
 	}
-	c.Rootfs.UpperFD = d.add(f.Upper)
 	if c.Rootfs.Upper != nil {
-		c.Rootfs.Upper.FDs = d.addAll(f.UpperVolume)
+		c.Rootfs.Upper.FDs = d.addAll(f.Upper)
 	}
 	if c.Rootfs.Host != nil {
 		c.Rootfs.Host.FD = d.add(f.RootTree)

@@ -375,6 +375,9 @@ func TestWritableLayers(t *testing.T) {
 		b.ok(verify(files))
 		closeAll(files)
 	}
+	b.ok(os.WriteFile(b.dir+"/file", nil, 0o600))
+	_, err := New(b.dir+"/file/x", Options{}).OpenUpper(0)
+	b.fails(err, api.KindInternal, "file/x/empty", "--root")
 	template := filepath.Join(b.s.root, dirEmpty, "104857600.ext4")
 	b.ok(b.s.Tree(b.ref(template), "/", 0, false, func(e *TreeEntry) error {
 		if e.Depth > 0 {

@@ -9,7 +9,9 @@
 package volumes
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -18,12 +20,18 @@ import (
 	"z.gfire.dev/gvx/ext4lite/delta"
 	"z.gfire.dev/gvx/ext4lite/device"
 	"z.gfire.dev/gvx/oci/convert"
+	"z.gfire.dev/gvx/runtime/api"
 )
 
 const (
 	dirEmpty = "empty"
 	// minUpperBytes is what a volume needs for itself.
 	minUpperBytes = 8 << 20
+	// upperBytesPerIno is how much of a small writable layer there is for each
+	// inode: programs of many small files are to run out of bytes first, and an
+	// overlay leaves a whiteout for each name that something was renamed from.
+	upperBytesPerIno = 4096
+	smallUpperBytes  = 16 << 30
 )
 
 // OpenUpper makes an empty volume that has no name, of a size or of the default
@@ -41,18 +49,18 @@ func (s *Store) OpenUpper(sizeBytes int64) ([]*os.File, error) {
 	}
 	if !isMissing(template.Path) {
 		if !isDamaged(template.Path) {
-			return nil, s.volumeError("make a writable layer from", template, err)
+			return nil, upperError(template, err)
 		}
 		// Sandboxes that have it keep it.
 		if err := os.Remove(template.Path); err != nil {
-			return nil, hostError("replace the damaged empty volume", err)
+			return nil, upperError(template, err)
 		}
 	}
 	if err := s.makeEmpty(template, sizeBytes); err != nil {
 		return nil, err
 	}
 	if files, err = s.cloneEmpty(template); err != nil {
-		return nil, s.volumeError("make a writable layer from", template, err)
+		return nil, upperError(template, err)
 	}
 	return files, nil
 }
@@ -90,16 +98,32 @@ func isDamaged(path string) bool {
 // makeEmpty makes the empty volume of a size. Several may try at once.
 func (s *Store) makeEmpty(template Ref, sizeBytes int64) error {
 	if _, err := s.make(dirEmpty); err != nil {
-		return err
+		return upperError(template, err)
 	}
 	err := newFile(template.Path, true, func(f *os.File) error {
-		if err := format(f, CreateOptions{SizeBytes: sizeBytes}); err != nil {
+		o := CreateOptions{SizeBytes: sizeBytes}
+		if sizeBytes <= smallUpperBytes {
+			o.Filesystem.BytesPerIno = upperBytesPerIno
+		}
+		if err := format(f, o); err != nil {
 			return err
 		}
 		return f.Chmod(0o400)
 	})
 	if err != nil && !os.IsExist(err) {
-		return s.volumeError("make the empty volume for writable layers", template, fmt.Errorf("%d bytes: %w", sizeBytes, err))
+		return upperError(template, fmt.Errorf("make an empty volume of %d bytes: %w", sizeBytes, err))
 	}
 	return nil
+}
+
+// upperError says what to do where there is no place for a writable layer.
+func upperError(template Ref, err error) error {
+	kind := api.KindOf(err)
+	switch {
+	case isNoSpace(err):
+		kind = api.KindNoSpace
+	case errors.Is(err, fs.ErrPermission):
+		kind = api.KindPermission
+	}
+	return api.Errorf(kind, "make the container's writable layer in %s: %w: make room there, or choose another place with --root", filepath.Dir(template.Path), err)
 }

@@ -101,7 +101,6 @@ func runner(places Places, root string, o options.Options) (*container.Runner, e
 	if r.State, err = state.Open(root); err != nil {
 		return nil, err
 	}
-	r.UpperDir = filepath.Join(places.Data, "uppers")
 	r.Volumes = volumes.New(filepath.Join(places.Data, "volumes"), volumes.Options{})
 	if o.Debug {
 		r.LogLevel = "debug"

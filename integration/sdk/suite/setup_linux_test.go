@@ -171,7 +171,7 @@ func (w world) traces(t *testing.T) []string {
 			found = append(found, "process "+e.Name())
 		}
 	}
-	for _, dir := range []string{filepath.Join(w.root, "state"), filepath.Join(w.root, "uppers"), filepath.Join(w.root, "tmp")} {
+	for _, dir := range []string{filepath.Join(w.root, "state"), filepath.Join(w.root, "tmp")} {
 		_ = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 			// The lock of the directory itself stays for ever.
 			if err == nil && !e.IsDir() && e.Name() != "lock" {

@@ -42,7 +42,6 @@ func specWith(layers int) *api.Sandbox {
 		Container: api.Container{
 			ID: "s", InitFD: api.NoFD,
 			Process: api.Process{Args: []string{"true"}, Cwd: "/", StdinFD: FirstNumber, StdoutFD: FirstNumber, StderrFD: FirstNumber},
-			Rootfs:  api.Rootfs{UpperFD: api.NoFD},
 		},
 	}
 	for i := range layers {
