@@ -54,7 +54,7 @@ func TestSQLiteSurvivesKills(t *testing.T) {
 			b := newBed(t)
 			script := strings.Replace(writer, "JOURNAL", mode, 1)
 			last := 0
-			for range rounds / 2 {
+			for round := range rounds / 2 {
 				s := b.start(script, "--mount", b.mount("db.ext4"))
 				said := make(chan int)
 				go func() {
@@ -79,6 +79,7 @@ func TestSQLiteSurvivesKills(t *testing.T) {
 					t.Fatalf("%d was acknowledged, the database says %q", last, out)
 				}
 				b.check(b.path("db.ext4"))
+				b.progress(round+1, rounds/2, "%d commits acknowledged, all there", last)
 			}
 			if last == 0 {
 				t.Error("no commit was ever acknowledged: the test shows nothing")
@@ -149,11 +150,11 @@ func TestPostgresSurvivesKills(t *testing.T) {
 			t.Fatalf("round %d: %v", round, r)
 		}
 		b.check(b.path("pg.ext4"))
+		b.progress(round, rounds, "%d rows acknowledged, those of the rounds before all there", len(acked))
 	}
 	if len(acked) == 0 {
 		t.Error("no row was ever acknowledged: the test shows nothing")
 	}
-	t.Logf("%d rows acknowledged in %d rounds", len(acked), rounds+1)
 }
 
 // TestCopiesKilled ends the tools that make files in the middle of it: what

@@ -30,6 +30,9 @@ import (
 // image is the guest: Debian with Python, which brings SQLite.
 const image = "demo"
 
+// sandboxTimeout ends a sandbox of a test that hangs.
+const sandboxTimeout = 30 * time.Minute
+
 // patience bounds a wait for a sandbox to do something.
 const patience = time.Minute
 
@@ -108,7 +111,7 @@ func (b *bed) start(script string, flags ...string) *sandbox {
 // launch starts a sandbox and does not wait for anything.
 func (b *bed) launch(script string, flags ...string) *sandbox {
 	b.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), sandboxTimeout)
 	b.Cleanup(cancel)
 	args := append([]string{"run", "--rm", "--network", "none"}, flags...)
 	s := &sandbox{bed: b, cmd: b.h.Command(ctx, append(args, b.image, "sh", "-c", script)...), done: make(chan error, 1)}
@@ -166,6 +169,13 @@ func (b *bed) check(path string) {
 	b.Helper()
 	if out, err := exec.Command(testbed.NeedCommand(b.T, "e2fsck"), "-fn", path).CombinedOutput(); err != nil {
 		b.Errorf("e2fsck -fn %s: %v\n%s", filepath.Base(path), err, out)
+	}
+}
+
+// progress says every so often how far a long test is, and at its end.
+func (b *bed) progress(round, rounds int, format string, args ...any) {
+	if round == rounds || round > 0 && round%20 == 0 {
+		b.Logf("%d of %d rounds: %s", round, rounds, fmt.Sprintf(format, args...))
 	}
 }
 

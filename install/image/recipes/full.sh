@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash disable=SC2034
 #
-# full: a developer's Debian: Node.js, git, a C compiler, SQLite, Debian source
-# packages to build, and a local apt repository to install from without a
-# network. integration/guests works in it.
+# full: a developer's Debian: Node.js, git, a C compiler, SQLite, pip, fio, Debian
+# source packages to build, and a local apt repository to install from without a
+# network. integration/guests, volume and perf work in it.
 
-PACKAGES='nodejs git gcc libc6-dev make sqlite3 dpkg-dev ca-certificates netbase procps less xz-utils python3'
+PACKAGES='nodejs git gcc libc6-dev make sqlite3 dpkg-dev ca-certificates netbase procps less xz-utils python3 python3-pip fio'
 CONFIG=(-compress none -cmd bash -env LANG=C.UTF-8 -user root -workdir /root)
 
 customize() {
