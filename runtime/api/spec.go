@@ -171,6 +171,9 @@ type Container struct {
 	// run OCI startContainer hooks and then become the command, in place of
 	// reaping for it: see package hooks.
 	StartHooks string `json:"startHooks,omitempty"`
+	// Idle says that there is no command: the program of InitFD is all that runs,
+	// in a root with nothing in it. Such a container keeps a sandbox for others.
+	Idle bool `json:"idle,omitempty"`
 }
 
 // Process is the first process of a container or an additional one (exec).

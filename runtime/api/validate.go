@@ -65,7 +65,9 @@ func (c *Container) Validate() error {
 	switch {
 	case c.ID == "":
 		return Errorf(KindInvalid, "container spec: no id")
-	case len(c.Rootfs.Layers) == 0 && c.Rootfs.Host == nil:
+	case c.Idle && (c.InitFD <= 2 || len(c.Rootfs.Layers) > 0 || c.Rootfs.Host != nil || c.Rootfs.Upper != nil):
+		return Errorf(KindInvalid, "container %s: idle, and without its program, or with a root file system", c.ID)
+	case !c.Idle && len(c.Rootfs.Layers) == 0 && c.Rootfs.Host == nil:
 		return Errorf(KindInvalid, "container %s: rootfs without layers", c.ID)
 	case len(c.Rootfs.Layers) > 0 && c.Rootfs.Host != nil:
 		return Errorf(KindInvalid, "container %s: rootfs of layers and of host directory %s: want one of them", c.ID, c.Rootfs.Host.Name)

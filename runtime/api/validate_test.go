@@ -20,6 +20,11 @@ func TestValidateRefusesWhatNoKernelTakes(t *testing.T) {
 	if err := good().Validate(); err != nil {
 		t.Fatalf("a good one: %v", err)
 	}
+	idle := good()
+	idle.Idle, idle.InitFD, idle.Rootfs = true, 7, Rootfs{}
+	if err := idle.Validate(); err != nil {
+		t.Errorf("an idle one: %v", err)
+	}
 	for name, spoil := range map[string]func(*Container){
 		"long working directory": func(c *Container) { c.Process.Cwd = strings.Repeat("/a", 5000) },
 		"zero in it":             func(c *Container) { c.Process.Cwd = "/a\x00b" },
@@ -46,7 +51,13 @@ func TestValidateRefusesWhatNoKernelTakes(t *testing.T) {
 			c.Rootfs.Upper = &Volume{FDs: []FD{9}, Durability: DurabilityProcess}
 			c.Rootfs.UpperDirectory = "a/../../b"
 		},
-		"long directory": func(c *Container) { c.Directories = []string{strings.Repeat("/a", 5000)} },
+		"idle without a program": func(c *Container) { c.Idle, c.Rootfs = true, Rootfs{} },
+		"idle with layers":       func(c *Container) { c.Idle, c.InitFD = true, 7 },
+		"idle with a volume": func(c *Container) {
+			c.Idle, c.InitFD = true, 7
+			c.Rootfs = Rootfs{Upper: &Volume{FDs: []FD{9}, Durability: DurabilityProcess}}
+		},
+		"long directory":         func(c *Container) { c.Directories = []string{strings.Repeat("/a", 5000)} },
 	} {
 		c := good()
 		spoil(c)

@@ -139,8 +139,10 @@ func (sb *sandbox) prepareProcess(m *mounter, c *container) error {
 	if err := m.makeDirectories(args.WorkingDirectory); err != nil {
 		return api.Errorf(api.KindInvalid, "working directory %s: %w", args.WorkingDirectory, err)
 	}
-	if args.Filename, err = m.resolveCommand(&args); err != nil {
-		return err
+	if !c.spec.Idle {
+		if args.Filename, err = m.resolveCommand(&args); err != nil {
+			return err
+		}
 	}
 	c.args = args
 	if err := sb.importStdio(c, acc); err != nil {
@@ -248,13 +250,17 @@ func (sb *sandbox) prepareInit(c *container) error {
 		return fmt.Errorf("import the init program: %w", err)
 	}
 	c.initFile = file
+	c.args.File = file
 	argv := []string{api.InitName}
+	if c.spec.Idle {
+		c.args.Argv = argv
+		return nil
+	}
 	if c.spec.StartHooks != "" {
 		argv = append(argv, c.spec.StartHooks)
 	}
 	c.args.Argv = append(append(argv, "--", c.args.Filename), c.args.Argv...)
 	c.args.Filename = ""
-	c.args.File = file
 	return nil
 }
 

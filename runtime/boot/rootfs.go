@@ -102,6 +102,9 @@ func (m *mounter) mountRoot() (*vfs.MountNamespace, error) {
 // place, below a writable upper.
 func (m *mounter) rootMount() (*vfs.Mount, error) {
 	r := &m.spec.Rootfs
+	if m.spec.Idle {
+		return m.mountUpperTmpfs()
+	}
 	if r.Host != nil && r.Upper == nil {
 		return m.mountTree(r.Host, rootTree, vfs.MountOptions{})
 	}

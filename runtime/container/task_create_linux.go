@@ -160,7 +160,7 @@ func (t *Task) convert() (*convert.OCI, error) {
 	if err != nil {
 		return nil, err
 	}
-	if t.o.Rootfs == nil {
+	if t.o.Rootfs == nil && !t.o.Idle {
 		if in.Rootfs, err = t.o.Bundle.Rootfs(); err != nil {
 			return nil, err
 		}
@@ -172,6 +172,7 @@ func (t *Task) convert() (*convert.OCI, error) {
 	if err != nil {
 		return nil, err
 	}
+	oci.Container.Idle = t.o.Idle
 	for _, n := range oci.Notes {
 		t.note("%s", n)
 	}

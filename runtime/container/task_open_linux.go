@@ -8,12 +8,13 @@ package container
 import (
 	"fmt"
 	"os"
+	"slices"
 
 	"golang.org/x/sys/unix"
-	"slices"
 
 	"z.gfire.dev/gvx/oci/convert"
 	"z.gfire.dev/gvx/runtime/api"
+	"z.gfire.dev/gvx/runtime/guestinit"
 	"z.gfire.dev/gvx/runtime/hooks"
 	"z.gfire.dev/gvx/runtime/launch"
 	"z.gfire.dev/gvx/runtime/state"
@@ -24,7 +25,7 @@ import (
 func (t *Task) open(oci *convert.OCI) (*launch.ContainerFiles, error) {
 	files := &launch.ContainerFiles{}
 	for _, step := range []func(*convert.OCI, *launch.ContainerFiles) error{
-		t.openRootfs, t.openVolumes, t.openTrees, t.openStartHooks, t.openStreams,
+		t.openRootfs, t.openVolumes, t.openTrees, t.openStartHooks, t.openIdle, t.openStreams,
 	} {
 		if err := step(oci, files); err != nil {
 			return nil, err
@@ -166,6 +167,38 @@ func (t *Task) openStartHooks(oci *convert.OCI, files *launch.ContainerFiles) er
 		return fmt.Errorf("open the program that runs startContainer hooks: %w", err)
 	}
 	return nil
+}
+
+// openIdle makes the program of a sandbox that only others have a use for.
+func (t *Task) openIdle(_ *convert.OCI, files *launch.ContainerFiles) error {
+	if !t.o.Idle {
+		return nil
+	}
+	var err error
+	if files.Init, err = reaperFile(); err != nil {
+		return fmt.Errorf("make the sandbox's first program: %w", err)
+	}
+	t.closeLater(files.Init)
+	return nil
+}
+
+// reaperFile is [guestinit.Reaper] in a file that nobody can change.
+func reaperFile() (*os.File, error) {
+	fd, err := unix.MemfdCreate("gvx-reaper", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return nil, os.NewSyscallError("memfd_create", err)
+	}
+	f := os.NewFile(uintptr(fd), "gvx-reaper")
+	defer f.Close()
+	if _, err := f.Write(guestinit.Reaper()); err != nil {
+		return nil, err
+	}
+	const seals = unix.F_SEAL_SEAL | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_WRITE
+	if _, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, seals); err != nil {
+		return nil, os.NewSyscallError("seal a memory file", err)
+	}
+	// Only a descriptor that never could write may map such a file as shared.
+	return os.Open(fmt.Sprintf("/proc/self/fd/%d", fd))
 }
 
 // openStreams finds the streams that are donated.

@@ -31,6 +31,9 @@ type TaskOptions struct {
 	// join; nil for one of its own, unless the bundle's annotations name the
 	// sandbox of another process' container.
 	Sandbox *Task
+	// Idle makes a sandbox in which nothing of the bundle runs, for others to join:
+	// its first process is [guestinit.Reaper], its root is empty.
+	Idle bool
 	// Rootfs are files for the root in place of the bundle's directory; nil for
 	// that.
 	Rootfs *TaskRootfs
