@@ -13,16 +13,24 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
+	runcoptions "github.com/containerd/containerd/api/types/runc/options"
 	runtimeoptions "github.com/containerd/containerd/api/types/runtimeoptions/v1"
 	"github.com/pelletier/go-toml/v2"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"z.gfire.dev/gvx/runtime/api"
 )
+
+// keptFile is, in the bundle of a sandbox, what its runtime options are: containerd
+// gives them to who starts its shim, and not to the shim.
+const keptFile = "gvx-options"
 
 // maxBytes bounds the document: it has some ten keys.
 const maxBytes = 64 << 10
@@ -82,13 +90,18 @@ func Parse(typeURL string, value []byte) (Options, error) {
 		return Default(), nil
 	}
 	var message runtimeoptions.Options
-	if name := typeURL[strings.LastIndexByte(typeURL, '/')+1:]; name != string(message.ProtoReflect().Descriptor().FullName()) {
+	name := typeURL[strings.LastIndexByte(typeURL, '/')+1:]
+	if none, err := onlyClients(name, value); none || err != nil {
+		return Default(), err
+	}
+	if name != string(message.ProtoReflect().Descriptor().FullName()) {
 		return Options{}, api.Errorf(api.KindInvalid, "runtime options of type %q are another runtime's", typeURL)
 	}
 	if err := proto.Unmarshal(value, &message); err != nil {
 		return Options{}, api.Errorf(api.KindInvalid, "decode runtime options: %w", err)
 	}
-	body, name := message.GetConfigBody(), "runtime options"
+	body := message.GetConfigBody()
+	name = "runtime options"
 	if path := message.GetConfigPath(); path != "" {
 		var err error
 		if body, err = readFile(path); err != nil {
@@ -97,6 +110,52 @@ func Parse(typeURL string, value []byte) (Options, error) {
 		name = path
 	}
 	return parseTOML(name, body)
+}
+
+// clientFields are what containerd's client puts into runc's options for a runtime
+// without any: where the sandbox API is served, which the daemon has taken from
+// there, and who owns the streams, which is nobody here.
+var clientFields = []protoreflect.Name{"task_api_address", "task_api_version", "io_uid", "io_gid"}
+
+// onlyClients says whether options are runc's and hold nothing but that.
+func onlyClients(name string, value []byte) (bool, error) {
+	var message runcoptions.Options
+	m := message.ProtoReflect()
+	if name != string(m.Descriptor().FullName()) {
+		return false, nil
+	}
+	if err := proto.Unmarshal(value, &message); err != nil {
+		return false, api.Errorf(api.KindInvalid, "decode runtime options: %w", err)
+	}
+	for _, field := range clientFields {
+		m.Clear(m.Descriptor().Fields().ByName(field))
+	}
+	return proto.Size(&message) == 0, nil
+}
+
+// Keep leaves options in a bundle, for [Kept] to find.
+func Keep(bundle string, o *runtimeoptions.Options) error {
+	data, err := proto.Marshal(o)
+	if err != nil {
+		return fmt.Errorf("encode runtime options: %w", err)
+	}
+	if err := os.WriteFile(filepath.Join(bundle, keptFile), data, 0o600); err != nil {
+		return fmt.Errorf("keep runtime options: %w", err)
+	}
+	return nil
+}
+
+// Kept reads the options that a bundle has, those of who made none otherwise.
+func Kept(bundle string) (Options, error) {
+	data, err := readFile(filepath.Join(bundle, keptFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return Default(), nil
+	}
+	if err != nil {
+		return Options{}, fmt.Errorf("read runtime options: %w", err)
+	}
+	var message runtimeoptions.Options
+	return Parse(string(message.ProtoReflect().Descriptor().FullName()), data)
 }
 
 func readFile(path string) ([]byte, error) {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	runcoptions "github.com/containerd/containerd/api/types/runc/options"
 	runtimeoptions "github.com/containerd/containerd/api/types/runtimeoptions/v1"
 	"google.golang.org/protobuf/proto"
 
@@ -81,10 +82,58 @@ func TestWhatMeansNothingIsAnError(t *testing.T) {
 			t.Errorf("%s: no error", name)
 		}
 	}
-	if _, err := Parse("containerd.runc.v1.Options", nil); api.KindOf(err) != api.KindInvalid {
+	if _, err := Parse("another.Options", nil); api.KindOf(err) != api.KindInvalid {
 		t.Errorf("another runtime's options: %v", err)
 	}
 	if _, err := Parse(typeURL, []byte("\xff\xff")); api.KindOf(err) != api.KindInvalid {
 		t.Errorf("broken message: %v", err)
+	}
+}
+
+// TestWhatAClientAdds: containerd's client has runc's options for every runtime that
+// has none.
+func TestWhatAClientAdds(t *testing.T) {
+	const url = "containerd.runc.v1.Options"
+	for name, test := range map[string]struct {
+		o    *runcoptions.Options
+		kind api.Kind
+	}{
+		"nothing":           {&runcoptions.Options{}, ""},
+		"whom to ask":       {&runcoptions.Options{TaskApiAddress: "ttrpc+unix:///x", TaskApiVersion: 3}, ""}, //nolint:staticcheck // what containerd sends
+		"owners of streams": {&runcoptions.Options{IoUid: 7, IoGid: 8}, ""},
+		"runc's own":        {&runcoptions.Options{IoUid: 7, BinaryName: "/usr/bin/runc"}, api.KindInvalid},
+	} {
+		data, err := proto.Marshal(test.o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o, err := Parse(url, data)
+		if api.KindOf(err) != test.kind || err == nil && o != Default() {
+			t.Errorf("%s: %+v, %v", name, o, err)
+		}
+	}
+	if _, err := Parse(url, []byte{0xff}); api.KindOf(err) != api.KindInvalid {
+		t.Errorf("damaged: %v", err)
+	}
+}
+
+func TestOptionsThatABundleKeeps(t *testing.T) {
+	dir := t.TempDir()
+	if o, err := Kept(dir); err != nil || o != Default() {
+		t.Errorf("without any: %+v, %v", o, err)
+	}
+	if err := Keep(dir, &runtimeoptions.Options{ConfigBody: []byte("debug = true")}); err != nil {
+		t.Fatal(err)
+	}
+	want := Default()
+	want.Debug = true
+	if o, err := Kept(dir); err != nil || o != want {
+		t.Errorf("Kept = %+v, %v", o, err)
+	}
+	if err := Keep(dir, &runtimeoptions.Options{ConfigBody: []byte("debgu = true")}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Kept(dir); api.KindOf(err) != api.KindInvalid {
+		t.Errorf("an unknown key: %v", err)
 	}
 }
