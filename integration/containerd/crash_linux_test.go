@@ -13,14 +13,23 @@ import (
 // find returns the process whose command line begins so.
 func find(t *testing.T, c *testbed.Containerd, prefix string) int {
 	t.Helper()
-	for pid, command := range c.Processes(t) {
-		name, _, _ := strings.Cut(command, " ")
-		if name[strings.LastIndexByte(name, '/')+1:] == prefix {
-			return pid
-		}
+	if found := named(t, c, prefix); len(found) > 0 {
+		return found[0]
 	}
 	t.Fatalf("no process %s among %v", prefix, c.Processes(t))
 	return 0
+}
+
+// named are all processes whose command line begins so.
+func named(t *testing.T, c *testbed.Containerd, prefix string) (found []int) {
+	t.Helper()
+	for pid, command := range c.Processes(t) {
+		name, _, _ := strings.Cut(command, " ")
+		if name[strings.LastIndexByte(name, '/')+1:] == prefix {
+			found = append(found, pid)
+		}
+	}
+	return found
 }
 
 // TestKilled kills each of the processes in turn.

@@ -86,6 +86,30 @@ func knownFailures(t *testing.T) map[string]string {
 	return known
 }
 
+// compareFailures wants what fails to be known and, in a whole run, what is known to
+// fail.
+func compareFailures(t *testing.T, passed int, failed []string) {
+	t.Helper()
+	known := knownFailures(t)
+	t.Logf("gvx: %d passed, %d failed", passed, len(failed))
+	if passed == 0 {
+		t.Error("no test has passed")
+	}
+	for _, name := range failed {
+		if known[name] == "" {
+			t.Errorf("failed: %s", name)
+		}
+	}
+	if !testbed.Nightly() {
+		return
+	}
+	for name := range known {
+		if !slices.Contains(failed, name) {
+			t.Errorf("passes now, take it out of testdata/critest_known.txt: %s", name)
+		}
+	}
+}
+
 // quick is the part of the suite that every run has, by words of its names: what
 // containers are asked for most, and where runtimes differ.
 const quick = "execSync|exec with|attach|basic operations|seccomp|NoNewPrivs|RunAsUser|SupplementalGroups|ReadonlyRootfs|volume|OOMKilled"
@@ -103,25 +127,24 @@ func TestCritest(t *testing.T) {
 		args = []string{"-ginkgo.focus", quick}
 	}
 	passed, failed := critest(t, c, "gvx", args...)
-	t.Logf("gvx: %d passed, %d failed", passed, len(failed))
-	if passed == 0 {
-		t.Error("no test has passed")
-	}
-	known := knownFailures(t)
-	for _, name := range failed {
-		if known[name] == "" {
-			t.Errorf("failed: %s", name)
-		}
-	}
+	compareFailures(t, passed, failed)
 	if !testbed.Nightly() {
 		return
-	}
-	for name := range known {
-		if !slices.Contains(failed, name) {
-			t.Errorf("passes now, take it out of testdata/critest_known.txt: %s", name)
-		}
 	}
 	c.CRIPause(t, "overlayfs")
 	passed, failed = critest(t, c, "runc")
 	t.Logf("runc: %d passed, %d failed: %q", passed, len(failed), failed)
+}
+
+// TestCritestSandboxAPI is the whole suite with pods that have no pause container. The
+// same tests fail.
+func TestCritestSandboxAPI(t *testing.T) {
+	if !testbed.Nightly() {
+		t.Skip("as long as the whole of TestCritest: nightly")
+	}
+	c := newSandboxer(t)
+	serveRegistry(t, c)
+	pushImages(t)
+	passed, failed := critest(t, c, sandboxHandler)
+	compareFailures(t, passed, failed)
 }

@@ -17,12 +17,19 @@ import (
 // sandbox and what serves files, pages that they share counted in parts.
 const podMemoryMost = 100 << 20
 
-// TestPodMemory measures it.
+// TestPodMemory measures it, with a pause container and without.
 func TestPodMemory(t *testing.T) {
-	c := newGVX(t, testbed.ContainerdOptions{ErofsSize: "1GiB", Runtimes: handlers})
+	c := newSandboxer(t)
 	c.CRIPause(t, "erofs")
 	image := c.CRIImage(t, "erofs", "demo")
-	p := runPod(t, c, "gvx", "pod", nil)
+	for _, handler := range []string{"gvx", sandboxHandler} {
+		t.Run(handler, func(t *testing.T) { podMemory(t, c, handler, image) })
+	}
+}
+
+func podMemory(t *testing.T, c *testbed.Containerd, handler, image string) {
+	t.Helper()
+	p := runPod(t, c, handler, "pod", nil)
 	for _, name := range []string{"one", "two"} {
 		p.run(image, name, nil, "sleep", "1000")
 	}

@@ -32,6 +32,8 @@ func (c *Containerd) Left(t testing.TB) []string {
 	for _, pattern := range []string{
 		filepath.Join(c.State, "io.containerd.runtime.v2.task", "*", "*"),
 		filepath.Join(c.Root, "io.containerd.runtime.v2.task", "*", "*"),
+		filepath.Join(c.State, "io.containerd.sandbox.controller.v1.shim", "*", "*"),
+		filepath.Join(c.Root, "io.containerd.sandbox.controller.v1.shim", "*", "*"),
 		filepath.Join(c.Dir, "s", "*"),
 		filepath.Join(c.Dir, "gvx", "run", "*"),
 	} {

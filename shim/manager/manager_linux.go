@@ -24,6 +24,7 @@ import (
 
 	bootapi "github.com/containerd/containerd/api/runtime/bootstrap/v1"
 	"github.com/containerd/containerd/api/types"
+	runtimeoptions "github.com/containerd/containerd/api/types/runtimeoptions/v1"
 	"github.com/containerd/containerd/v2/defaults"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/containerd/v2/pkg/shim"
@@ -94,7 +95,7 @@ func (m *Manager) Start(ctx context.Context, params *bootapi.BootstrapParams) (*
 	group, err := task.Group(".")
 	if errors.Is(err, fs.ErrNotExist) {
 		// A sandbox of containerd's sandbox API has a bundle without config.json.
-		group, err = "", nil
+		group, err = "", keepOptions(params)
 	}
 	if err != nil {
 		return nil, err
@@ -120,6 +121,20 @@ func (m *Manager) Start(ctx context.Context, params *bootapi.BootstrapParams) (*
 		return nil, err
 	}
 	return result, nil
+}
+
+// keepOptions leaves a sandbox's runtime options where its server finds them:
+// containerd sends them here alone.
+func keepOptions(params *bootapi.BootstrapParams) error {
+	o := &runtimeoptions.Options{}
+	found, err := params.FindExtension(o)
+	if err != nil {
+		return fmt.Errorf("read runtime options: %w", err)
+	}
+	if !found {
+		return nil
+	}
+	return options.Keep(".", o)
 }
 
 // listen makes the socket of a group's server. It returns no socket, and the

@@ -32,6 +32,7 @@ import (
 	"z.gfire.dev/gvx/runtime/state"
 	"z.gfire.dev/gvx/runtime/volumes"
 	"z.gfire.dev/gvx/shim/options"
+	"z.gfire.dev/gvx/shim/pod"
 	"z.gfire.dev/gvx/shim/rootfs"
 	"z.gfire.dev/gvx/shim/task"
 )
@@ -121,15 +122,8 @@ func (r *Runtime) Create(ctx context.Context, o task.CreateOptions) (task.Contai
 	if choices.Network == options.NetworkNone {
 		withoutNetwork(b.Spec)
 	}
-	if err := os.Symlink(r.root, filepath.Join(o.Bundle, rootLink)); err != nil && !errors.Is(err, fs.ErrExist) {
-		return nil, fmt.Errorf("note where the container's record is: %w", err)
-	}
-	c := &made{id: o.ID, spec: b.Spec}
-	if c.runner, err = runner(r.places, r.root, choices); err != nil {
-		return nil, err
-	}
-	c.logs = logFile(choices, o.ID)
-	if c.runner.Log, err = c.logs.open(); err != nil {
+	c, err := r.prepare(o.ID, b, choices)
+	if err != nil {
 		return nil, err
 	}
 	t := container.TaskOptions{
@@ -137,7 +131,11 @@ func (r *Runtime) Create(ctx context.Context, o task.CreateOptions) (task.Contai
 		Note: func(format string, args ...any) { log.L.WithField("id", o.ID).Infof(format, args...) },
 	}
 	if o.Sandbox != nil {
-		t.Sandbox = o.Sandbox.(*made).task
+		sandbox := o.Sandbox.(*made)
+		t.Sandbox = sandbox.task
+		if sandbox.files != nil {
+			sandbox.files.AddTo(b.Spec)
+		}
 	}
 	root, err := openRoot(ctx, o, choices)
 	if err != nil {
@@ -150,6 +148,23 @@ func (r *Runtime) Create(ctx context.Context, o task.CreateOptions) (task.Contai
 	}
 	if c.task, err = c.runner.CreateTask(ctx, t); err != nil {
 		c.logs.close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// prepare makes what a container needs before its task.
+func (r *Runtime) prepare(id string, b *bundle.Bundle, choices options.Options) (*made, error) {
+	if err := os.Symlink(r.root, filepath.Join(b.Dir, rootLink)); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, fmt.Errorf("note where the container's record is: %w", err)
+	}
+	c := &made{id: id, spec: b.Spec}
+	var err error
+	if c.runner, err = runner(r.places, r.root, choices); err != nil {
+		return nil, err
+	}
+	c.logs = logFile(choices, id)
+	if c.runner.Log, err = c.logs.open(); err != nil {
 		return nil, err
 	}
 	return c, nil
@@ -240,6 +255,9 @@ type made struct {
 	runner *container.Runner
 	task   *container.Task
 	logs   *logs
+	// files are those that containers get which join it; nil if it is no pod of the
+	// shim's own making.
+	files *pod.Files
 }
 
 func (c *made) Start(ctx context.Context) error { return c.task.Start(ctx) }

@@ -87,7 +87,7 @@ func (t *container) watch() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.init.setExited(exit)
-	if err := writeExit(t.bundle, t.init); err != nil {
+	if err := writeExit(t.bundle, Exit{PID: t.init.pid, Status: t.init.exit.Code, At: t.init.exit.At}); err != nil {
 		log.L.WithError(err).Errorf("container %s: keep its exit status", t.id)
 	}
 	if exit.OOMKilled {

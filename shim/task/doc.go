@@ -2,7 +2,9 @@
 
 // Package task is containerd's task service, version 3, for sandboxes: the calls
 // by which containerd creates, starts, watches and deletes the containers of one
-// shim, and the events that it tells containerd of.
+// shim, and the events that it tells containerd of. The sandbox API is beside it:
+// with that, the shim makes a pod's sandbox before there is any container, and ends
+// with it.
 //
 // # Life of a task
 //

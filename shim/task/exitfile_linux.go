@@ -26,10 +26,10 @@ type Exit struct {
 	At     time.Time `json:"at"`
 }
 
-// writeExit keeps a process' exit in the bundle. The file appears whole: it is
+// writeExit keeps an exit in the bundle. The file appears whole: it is
 // what a crash of this very process leaves.
-func writeExit(bundle string, p *process) error {
-	data, err := json.Marshal(Exit{PID: p.pid, Status: p.exit.Code, At: p.exit.At})
+func writeExit(bundle string, e Exit) error {
+	data, err := json.Marshal(e)
 	if err != nil {
 		return err
 	}

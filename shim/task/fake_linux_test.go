@@ -30,12 +30,25 @@ type fakeRuntime struct {
 	made    map[string]*fakeContainer
 	failing error
 	last    CreateOptions
+	lastPod PodOptions
 }
 
 func (r *fakeRuntime) Create(_ context.Context, o CreateOptions) (Container, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.last = o
+	if r.failing != nil {
+		return nil, r.failing
+	}
+	c := &fakeContainer{pid: 1000 + len(r.made), ended: make(chan struct{}), execs: map[string]*fakeProcess{}}
+	r.made[o.ID] = c
+	return c, nil
+}
+
+func (r *fakeRuntime) CreatePod(_ context.Context, o PodOptions) (Container, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.lastPod = o
 	if r.failing != nil {
 		return nil, r.failing
 	}
@@ -55,6 +68,7 @@ type fakeContainer struct {
 	startErr error
 	onStart  func()
 	onKill   func()
+	onSignal func(int)
 	killErr  error
 	execErr  error
 	stats    Stats
@@ -100,8 +114,11 @@ func (c *fakeContainer) SignalForeground(ctx context.Context, n int) error {
 func (c *fakeContainer) Signal(_ context.Context, signal int, all bool) error {
 	c.mu.Lock()
 	c.signals = append(c.signals, signal)
-	kill, err := c.onKill, c.killErr
+	kill, err, hear := c.onKill, c.killErr, c.onSignal
 	c.mu.Unlock()
+	if hear != nil {
+		hear(signal)
+	}
 	if err != nil {
 		return err
 	}

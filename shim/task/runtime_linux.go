@@ -17,6 +17,22 @@ type Runtime interface {
 	// Create makes a container up to the point where only its first process
 	// has to be let run.
 	Create(ctx context.Context, o CreateOptions) (Container, error)
+	// CreatePod makes a sandbox without a container, up to the point where it only
+	// has to be let run.
+	CreatePod(ctx context.Context, o PodOptions) (Container, error)
+}
+
+// PodOptions say which sandbox to make.
+type PodOptions struct {
+	// ID is the pod's.
+	ID string
+	// Bundle is the folder of the sandbox, without config.json.
+	Bundle string
+	// Netns is the network namespace that was prepared for the pod, "" for none.
+	Netns string
+	// Config is the pod's description as it came, with its type.
+	ConfigType string
+	Config     []byte
 }
 
 // Streams are a process' standard streams: pipes, fifos, or three times the same

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/containerd/containerd/api/events"
+	sandboxapi "github.com/containerd/containerd/api/runtime/sandbox/v1"
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
 	"github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/errdefs"
@@ -49,7 +50,11 @@ type Service struct {
 	tasks map[string]*container
 	// creating are ids whose Create is under way.
 	creating map[string]bool
-	ending   bool
+	// pod is the sandbox of containerd's sandbox API, nil if there is none;
+	// makingPod says that its creation is under way.
+	pod       *pod
+	makingPod bool
+	ending    bool
 }
 
 var _ taskapi.TTRPCTaskService = (*Service)(nil)
@@ -70,9 +75,10 @@ func newService(o Options, to forwarder) *Service {
 	}
 }
 
-// RegisterTTRPC offers the service on a server.
+// RegisterTTRPC offers the service, and the sandbox API, on a server.
 func (s *Service) RegisterTTRPC(server *ttrpc.Server) error {
 	taskapi.RegisterTTRPCTaskService(server, s)
+	sandboxapi.RegisterTTRPCSandboxService(server, sandboxes{s})
 	return nil
 }
 
@@ -84,6 +90,7 @@ func (s *Service) Close(ctx context.Context) error {
 	for _, t := range s.tasks {
 		left = append(left, t)
 	}
+	p := s.pod
 	s.mu.Unlock()
 	var errs []error
 	for _, t := range left {
@@ -93,6 +100,9 @@ func (s *Service) Close(ctx context.Context) error {
 		case <-ctx.Done():
 			errs = append(errs, ctx.Err())
 		}
+	}
+	if p != nil {
+		errs = append(errs, p.free(ctx))
 	}
 	return errors.Join(append(errs, s.events.close())...)
 }
@@ -123,24 +133,39 @@ func (s *Service) find(id, exec string) (*container, *process, error) {
 }
 
 // reserve takes an id for a Create, and finds the sandbox that it joins.
-func (s *Service) reserve(id, sandbox string) (join *container, err error) {
+func (s *Service) reserve(id, sandbox string) (join Container, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
 	case s.ending:
 		return nil, fail(errdefs.ErrUnavailable, "create container %s: the shim is ending", id)
-	case s.tasks[id] != nil || s.creating[id]:
+	case s.tasks[id] != nil || s.creating[id] || s.pod != nil && s.pod.id == id:
 		return nil, fail(errdefs.ErrAlreadyExists, "create container %s: it exists", id)
 	case len(s.tasks)+len(s.creating) >= maxTasks:
 		return nil, fail(errdefs.ErrResourceExhausted, "create container %s: the shim has %d, the most it takes", id, maxTasks)
 	}
 	if sandbox != "" && sandbox != id {
-		if join = s.tasks[sandbox]; join == nil {
-			return nil, fail(errdefs.ErrNotFound, "create container %s: its pod's sandbox %s is not in this shim", id, sandbox)
+		if join, err = s.sandbox(sandbox); err != nil {
+			return nil, fail(err, "create container %s: its pod's sandbox %s is not in this shim, or has ended", id, sandbox)
 		}
 	}
 	s.creating[id] = true
 	return join, nil
+}
+
+// sandbox finds what containers of a pod join: its sandbox, or the task of its pause
+// container. The error is one of containerd's classes. Call it with mu held.
+func (s *Service) sandbox(id string) (Container, error) {
+	if t := s.tasks[id]; t != nil {
+		return t.runtime, nil
+	}
+	switch {
+	case s.pod == nil || s.pod.id != id:
+		return nil, errdefs.ErrNotFound
+	case !s.pod.ready():
+		return nil, errdefs.ErrFailedPrecondition
+	}
+	return s.pod.runtime, nil
 }
 
 // Create makes a container and its sandbox, or adds it to that of its pod.
@@ -170,10 +195,7 @@ func (s *Service) Create(ctx context.Context, r *taskapi.CreateTaskRequest) (_ *
 	}
 	o := CreateOptions{
 		ID: r.GetID(), Namespace: s.namespace, Bundle: r.GetBundle(), Mounts: fromMounts(r.GetRootfs()),
-		OptionsType: r.GetOptions().GetTypeUrl(), Options: r.GetOptions().GetValue(), Streams: streams(t.init.io),
-	}
-	if join != nil {
-		o.Sandbox = join.runtime
+		OptionsType: r.GetOptions().GetTypeUrl(), Options: r.GetOptions().GetValue(), Streams: streams(t.init.io), Sandbox: join,
 	}
 	t.runtime, err = s.runtime.Create(ctx, o)
 	t.init.io.Donated()
@@ -307,15 +329,17 @@ func (s *Service) Connect(_ context.Context, r *taskapi.ConnectRequest) (*taskap
 	response := &taskapi.ConnectResponse{ShimPid: uint32(os.Getpid())}
 	if t, err := s.task(r.GetID()); err == nil {
 		response.TaskPid = uint32(t.init.pid)
+	} else if p, err := s.podOf(r.GetID()); err == nil {
+		response.TaskPid = uint32(p.runtime.PID())
 	}
 	return response, nil
 }
 
-// Shutdown ends the shim if it has no task. containerd asks after each deleted
-// container of a pod, too.
+// Shutdown ends the shim if it has no task, and is not a sandbox's: that one's end is
+// ShutdownSandbox. containerd asks after each deleted container of a pod, too.
 func (s *Service) Shutdown(context.Context, *taskapi.ShutdownRequest) (*emptypb.Empty, error) {
 	s.mu.Lock()
-	idle := len(s.tasks) == 0 && len(s.creating) == 0 && !s.ending
+	idle := len(s.tasks) == 0 && len(s.creating) == 0 && s.pod == nil && !s.makingPod && !s.ending
 	if idle {
 		s.ending = true
 	}
