@@ -61,7 +61,10 @@ type Task struct {
 	started bool
 	exit    api.ExitStatus
 	exitErr error
-	deleted bool
+
+	// deleting is held by who deletes it; deleted is its own.
+	deleting sync.Mutex
+	deleted  bool
 }
 
 // taskSandbox is a sandbox as those of its containers see it that live in this
@@ -314,24 +317,26 @@ func ignored(n int) bool {
 }
 
 // Delete removes what is left of a container that has stopped. It may be called
-// again.
+// again, also when it has failed: the record stays until the cgroup that it names is
+// gone.
 func (t *Task) Delete(ctx context.Context) error {
 	select {
 	case <-t.ended:
 	default:
 		return api.Errorf(api.KindState, "cannot delete container %s that is not stopped", t.o.ID)
 	}
-	t.mu.Lock()
-	done := t.deleted
-	t.deleted = true
-	t.mu.Unlock()
-	if done {
+	t.deleting.Lock()
+	defer t.deleting.Unlock()
+	if t.deleted {
 		return nil
 	}
 	t.leave()
 	rec := t.handle.Record()
-	err := t.r.removeTaskCgroup(&rec)
-	return errors.Join(err, t.handle.Remove(), t.r.poststop(ctx, &rec))
+	if err := t.r.removeTaskCgroup(&rec); err != nil {
+		return err
+	}
+	t.deleted = true
+	return errors.Join(t.handle.Remove(), t.r.poststop(ctx, &rec))
 }
 
 // removeTaskCgroup removes the host's cgroup of a container that has ended.
