@@ -5,6 +5,7 @@ package containerd
 import (
 	"context"
 	"encoding/xml"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -132,8 +133,9 @@ func TestCritest(t *testing.T) {
 		return
 	}
 	c.CRIPause(t, "overlayfs")
-	passed, failed = critest(t, c, "runc")
-	t.Logf("runc: %d passed, %d failed: %q", passed, len(failed), failed)
+	runcPassed, runcFailed := critest(t, c, "runc")
+	t.Logf("runc: %d passed, %d failed: %q", runcPassed, len(runcFailed), runcFailed)
+	testbed.Record(t, "critest", fmt.Sprintf("gvx: %d passed, %d failed. runc, in the same place: %d passed, %d failed.", passed, len(failed), runcPassed, len(runcFailed)))
 }
 
 // TestCritestSandboxAPI is the whole suite with pods that have no pause container. The
@@ -147,4 +149,5 @@ func TestCritestSandboxAPI(t *testing.T) {
 	pushImages(t)
 	passed, failed := critest(t, c, sandboxHandler)
 	compareFailures(t, passed, failed)
+	testbed.Record(t, "critest, pods without a pause container", fmt.Sprintf("gvx: %d passed, %d failed.", passed, len(failed)))
 }

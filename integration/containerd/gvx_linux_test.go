@@ -83,6 +83,10 @@ func TestRounds(t *testing.T) {
 		}
 	}
 	nothingLeft(t, c)
+	if testbed.Nightly() {
+		testbed.Record(t, "containerd: rounds", fmt.Sprintf("%d containers by `ctr run --rm`, one after another, on erofs with writable layers in files. "+
+			"Nothing is left: no process, mount, network namespace, cgroup, folder or socket.", rounds))
+	}
 }
 
 // TestOptions come from a file: an overlay on the host, no network, a log.

@@ -311,6 +311,10 @@ func sandboxRounds(t *testing.T, c *testbed.Containerd, image string) {
 		p.remove()
 	}
 	nothingLeft(t, c)
+	if testbed.Nightly() {
+		testbed.Record(t, "containerd: rounds of pods", fmt.Sprintf("%d pods without a pause container, each with a container, by crictl, one after another. "+
+			"Nothing is left: no process, mount, network namespace, cgroup, folder or socket.", rounds))
+	}
 }
 
 // TestSandboxAPIOptions: a handler's options reach the sandbox of a pod.
