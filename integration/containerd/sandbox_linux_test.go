@@ -87,7 +87,7 @@ func sandboxPod(t *testing.T, c *testbed.Containerd, image string) {
 	if s := podState(t, c, p.id); s != "SANDBOX_READY" {
 		t.Errorf("the pod is %s", s)
 	}
-	one := p.run(image, "one", nil, "sleep", "1000")
+	one := p.run(image, "one", nil, "sleep", "1234")
 	two := p.run(image, "two", nil, "sh", "-c", "echo began; echo failed >&2; sleep 1000")
 	in := func(id string, command ...string) string {
 		t.Helper()
@@ -100,6 +100,13 @@ func sandboxPod(t *testing.T, c *testbed.Containerd, image string) {
 	in(one, "sh", "-c", "echo shared > /dev/shm/file; echo 192.0.2.9 other.test >> /etc/hosts")
 	if got := in(two, "sh", "-c", "cat /dev/shm/file; tail -n 1 /etc/hosts; cat /proc/1/cmdline | tr '\\0' ' '"); !strings.HasPrefix(got, "shared\n192.0.2.9 other.test\nsh -c echo began") {
 		t.Errorf("its neighbour found %q", got)
+	}
+	// As `kubectl debug --target`; there are other containers.
+	debug := p.run(image, "debug", func(doc object) {
+		doc["linux"].(object)["security_context"] = object{"namespace_options": object{"pid": 3, "target_id": one}}
+	}, "sleep", "1000")
+	if got := in(debug, "sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '"); !strings.Contains(got, "sleep 1234") {
+		t.Errorf("who looks for the first container's processes sees %q", got)
 	}
 	await(t, "the log", func() bool { l := p.log("two"); return strings.Contains(l, "began") && strings.Contains(l, "failed") })
 	if out := c.MustCrictl(t, "logs", two); out != "began\n" {
@@ -162,44 +169,60 @@ func sandboxForward(t *testing.T, c *testbed.Containerd, image string) {
 	forwardTo(t, c, sandboxHandler, image)
 }
 
-// sandboxRestart: pods and containers are found, and
-// controlled.
+// sandboxProcess is the process of a pod's sandbox, as CRI tells it.
+func sandboxProcess(t *testing.T, c *testbed.Containerd, id string) int {
+	t.Helper()
+	var doc struct {
+		Info struct {
+			PID int `json:"pid"`
+		} `json:"info"`
+	}
+	if err := json.Unmarshal([]byte(c.MustCrictl(t, "inspectp", id)), &doc); err != nil || doc.Info.PID == 0 {
+		t.Fatalf("the sandbox of pod %s is process %d, %v", id, doc.Info.PID, err)
+	}
+	return doc.Info.PID
+}
+
+// sandboxRestart: pods and containers are found when containerd is started again, and
+// controlled; what has ended meanwhile is known to have.
 func sandboxRestart(t *testing.T, c *testbed.Containerd, image string) {
 	p := runPod(t, c, sandboxHandler, "pod", nil)
 	old := p.run(image, "old", nil, "sleep", "1000")
-	gone := runPod(t, c, sandboxHandler, "gone", nil)
-	shims := len(named(t, c, testbed.ShimName))
+	ended := runPod(t, c, sandboxHandler, "ended", nil)
+	ended.run(image, "one", nil, "sleep", "1000")
+	lost := runPod(t, c, sandboxHandler, "lost", nil)
+	lost.run(image, "one", nil, "sleep", "1000")
+	victims := []int{sandboxProcess(t, c, ended.id)}
+	for pid, command := range c.Processes(t) {
+		if strings.Contains(command, "-id "+lost.id) {
+			victims = append(victims, pid)
+		}
+	}
+	if len(victims) != 2 {
+		t.Fatalf("a sandbox and a shim: %v", victims)
+	}
 	c.Kill(t)
-	// One ends while nobody listens.
-	victim := named(t, c, "gvx-sandbox")[0]
-	if err := syscall.Kill(victim, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
+	for _, pid := range victims {
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
 	}
-	await(t, "a sandbox' end", func() bool { return len(named(t, c, "gvx-sandbox")) == 1 })
+	await(t, "the ends of two sandboxes", func() bool { return len(named(t, c, "gvx-sandbox")) == 1 })
 	c.Start(t)
-	if n := len(named(t, c, testbed.ShimName)); n != shims {
-		t.Errorf("%d shims, there were %d", n, shims)
-	}
-	states := podState(t, c, p.id) + " " + podState(t, c, gone.id)
-	live, dead := p, gone
-	switch states {
-	case "SANDBOX_READY SANDBOX_NOTREADY":
-		if out := c.MustCrictl(t, "exec", old, "echo", "still"); out != "still\n" {
-			t.Errorf("exec: %q", out)
+	for id, want := range map[string]string{p.id: "SANDBOX_READY", ended.id: "SANDBOX_NOTREADY", lost.id: "SANDBOX_NOTREADY"} {
+		if s := podState(t, c, id); s != want {
+			t.Errorf("pod %s is %s, want %s", id, s, want)
 		}
-	case "SANDBOX_NOTREADY SANDBOX_READY":
-		live, dead = gone, p
-		if out := c.MustCrictl(t, "inspect", old); !strings.Contains(out, "CONTAINER_EXITED") {
-			t.Errorf("a container of a sandbox that has ended: %s", out)
-		}
-	default:
-		t.Fatalf("pods are %s", states)
 	}
-	if id := live.run(image, "new", nil, "sleep", "1000"); c.MustCrictl(t, "exec", id, "echo", "new") != "new\n" {
+	if out := c.MustCrictl(t, "exec", old, "echo", "still"); out != "still\n" {
+		t.Errorf("exec: %q", out)
+	}
+	if id := p.run(image, "new", nil, "sleep", "1000"); c.MustCrictl(t, "exec", id, "echo", "new") != "new\n" {
 		t.Error("a new container does not answer")
 	}
-	live.remove()
-	dead.remove()
+	for _, p := range []*pod{p, ended, lost} {
+		p.remove()
+	}
 	nothingLeft(t, c)
 }
 

@@ -186,12 +186,17 @@ func (t *Task) convert() (*convert.OCI, error) {
 }
 
 // containerOf says which container of the sandbox has the namespace at a path: a
-// path below /proc names the process that stands for a container.
+// path below /proc names the process that stands for a container. That of the sandbox
+// stands for all that have none of their own, and its namespaces are the first one's:
+// those of another may be gone with it.
 func (t *Task) containerOf(kind specs.LinuxNamespaceType, path string) (string, bool) {
 	var pid int
 	var name string
 	if n, err := fmt.Sscanf(path, "/proc/%d/ns/%s", &pid, &name); err != nil || n != 2 {
 		return "", false
+	}
+	if t.sandbox != nil && pid == t.sandbox.pid {
+		return t.sandbox.id, true
 	}
 	records, _ := t.r.State.List()
 	for _, rec := range records {

@@ -197,3 +197,31 @@ func TestManyDeletes(t *testing.T) {
 		t.Errorf("the hook has said %q, %v", text, err)
 	}
 }
+
+// TestNamespacesOfAPod: containers that are known by the sandbox's process share its
+// namespaces, whoever else has joined it before; others are told by their own.
+func TestNamespacesOfAPod(t *testing.T) {
+	task, r := newTestTask(t, &fakePod{})
+	task.sandbox.id, task.sandbox.pid = "sandbox", 7
+	for name, pids := range map[string][2]int{"earlier": {6, 7}, "own": {8, 7}} {
+		h, err := r.State.Create(state.Record{Task: &state.Task{Sandbox: "sandbox"}}, name)
+		if err == nil {
+			err = h.Update(func(rec *state.Record) error {
+				rec.Launcher.PID, rec.Sandbox.PID = pids[0], pids[1]
+				return nil
+			})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	own, err := r.getTask("own")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{"/proc/7/ns/ipc": "sandbox", "/proc/7/ns/pid": "sandbox", "/proc/8/ns/pid": own.ID, "/proc/9/ns/pid": "", "/run/ns": ""} {
+		if got, ok := task.containerOf(specs.IPCNamespace, path); got != want || ok != (want != "") {
+			t.Errorf("%s is of %q, %t, want %q", path, got, ok, want)
+		}
+	}
+}
