@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -248,13 +249,13 @@ type world struct {
 	runtime *fakeRuntime
 	told    *recorder
 	// ends counts how often the shim was told to end.
-	ends int
+	ends atomic.Int32
 	dir  string
 }
 
 func newWorld(t *testing.T) *world {
 	w := &world{t: t, runtime: &fakeRuntime{made: map[string]*fakeContainer{}}, told: &recorder{}, dir: t.TempDir()}
-	w.service = newService(Options{Runtime: w.runtime, Namespace: "test", Shutdown: func() { w.ends++ }, StatsVersion: 1}, w.told)
+	w.service = newService(Options{Runtime: w.runtime, Namespace: "test", Shutdown: func() { w.ends.Add(1) }, StatsVersion: 1}, w.told)
 	t.Cleanup(func() {
 		if err := w.service.Close(context.Background()); err != nil {
 			t.Errorf("Close: %v", err)

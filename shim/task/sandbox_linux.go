@@ -32,6 +32,9 @@ const (
 	// stopPatience is how long a sandbox may take to end by itself when containerd
 	// does not say.
 	stopPatience = 10 * time.Second
+	// answerGrace is how long the shim lives on behind the answer to ShutdownSandbox,
+	// which somebody has yet to write: more than a busy host needs for it.
+	answerGrace = time.Second
 )
 
 // pod is the sandbox that the shim was started for. Its containers are tasks.
@@ -302,7 +305,9 @@ func (x sandboxes) ShutdownSandbox(ctx context.Context, r *sandboxapi.ShutdownSa
 		// Once more when the process ends, and by containerd's "delete" then.
 		log.L.WithError(err).Warnf("sandbox %s: free it", p.id)
 	}
-	s.shutdown()
+	// Not before the answer: containerd would take a connection that closes without
+	// one for a failure. The call's context ends once the answer is on its way.
+	context.AfterFunc(ctx, func() { time.AfterFunc(answerGrace, s.shutdown) })
 	return &sandboxapi.ShutdownSandboxResponse{}, nil
 }
 

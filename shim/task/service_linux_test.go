@@ -283,22 +283,22 @@ func TestShutdownStaysWhileTasksRemain(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if shut(); w.ends != 0 {
+	if shut(); w.ends.Load() != 0 {
 		t.Error("the shim ends while a container runs")
 	}
 	c.end(api.ExitStatus{At: time.Now()}, nil)
 	if _, err := w.service.Wait(ctx, &taskapi.WaitRequest{ID: "a"}); err != nil {
 		t.Fatal(err)
 	}
-	if shut(); w.ends != 0 {
+	if shut(); w.ends.Load() != 0 {
 		t.Error("the shim ends before the container is deleted")
 	}
 	if _, err := w.service.Delete(ctx, &taskapi.DeleteRequest{ID: "a"}); err != nil {
 		t.Fatal(err)
 	}
 	shut()
-	if shut(); w.ends != 1 {
-		t.Errorf("the shim was ended %d times", w.ends)
+	if shut(); w.ends.Load() != 1 {
+		t.Errorf("the shim was ended %d times", w.ends.Load())
 	}
 	_, err := w.service.Create(ctx, &taskapi.CreateTaskRequest{ID: "b", Bundle: w.bundle("b", nil)})
 	want(t, "Create when the shim ends", err, errdefs.ErrUnavailable)
