@@ -98,8 +98,9 @@ func TestWhatAClientAdds(t *testing.T) {
 		o    *runcoptions.Options
 		kind api.Kind
 	}{
-		"nothing":           {&runcoptions.Options{}, ""},
-		"whom to ask":       {&runcoptions.Options{TaskApiAddress: "ttrpc+unix:///x", TaskApiVersion: 3}, ""}, //nolint:staticcheck // what containerd sends
+		"nothing": {&runcoptions.Options{}, ""},
+		//lint:ignore SA1019 Deprecated, and what containerd sends.
+		"whom to ask":       {&runcoptions.Options{TaskApiAddress: "ttrpc+unix:///x", TaskApiVersion: 3}, ""},
 		"owners of streams": {&runcoptions.Options{IoUid: 7, IoGid: 8}, ""},
 		"runc's own":        {&runcoptions.Options{IoUid: 7, BinaryName: "/usr/bin/runc"}, api.KindInvalid},
 	} {
