@@ -57,7 +57,7 @@ type sandboxes struct{ s *Service }
 
 var _ sandboxapi.TTRPCSandboxService = sandboxes{}
 
-// pod finds the sandbox by its id.
+// podOf finds the sandbox by its id.
 func (s *Service) podOf(id string) (*pod, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
