@@ -57,7 +57,7 @@ func TestValidateRefusesWhatNoKernelTakes(t *testing.T) {
 			c.Idle, c.InitFD = true, 7
 			c.Rootfs = Rootfs{Upper: &Volume{FDs: []FD{9}, Durability: DurabilityProcess}}
 		},
-		"long directory":         func(c *Container) { c.Directories = []string{strings.Repeat("/a", 5000)} },
+		"long directory": func(c *Container) { c.Directories = []string{strings.Repeat("/a", 5000)} },
 	} {
 		c := good()
 		spoil(c)
