@@ -3,6 +3,10 @@
 package containerd
 
 import (
+	"bufio"
+	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -95,5 +99,63 @@ func TestContainerdThatIsStartedAgain(t *testing.T) {
 	await(t, "the end of the container", func() bool { return status(t, c, "lives") == "STOPPED" })
 	c.Ctr(t, "tasks", "delete", "lives")
 	c.MustCtr(t, "containers", "delete", "lives", "ends")
+	nothingLeft(t, c)
+}
+
+// TestInputOutlivesItsWriters: what writes a container's input is a client, or
+// containerd itself for a pod's. Both may go and come back.
+func TestInputOutlivesItsWriters(t *testing.T) {
+	c := newGVX(t, testbed.ContainerdOptions{ErofsSize: "1GiB"})
+	image := c.Image(t, "erofs", "demo")
+	fifos := filepath.Join(c.Dir, "fifos")
+	if err := os.Mkdir(fifos, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	// ctr's own input goes on until it has left the container alone.
+	stdin, end, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stdin.Close()
+	defer end.Close()
+	run := gvx("erofs", "--detach", "--fifo-dir", fifos, image, "a", "sh", "-c", "while read -r word && [ $word != leave ]; do echo got $word; done; exit 7")
+	if r := testbed.Run(t, c.CtrCommand(t.Context(), run...), stdin); r.Code != 0 {
+		t.Fatalf("%v", r)
+	}
+	for _, word := range []string{"one", "two", "leave"} {
+		if s := status(t, c, "a"); s != "RUNNING" {
+			t.Errorf("before %q: status %q", word, s)
+		}
+		attached := c.CtrCommand(t.Context(), "tasks", "attach", "a")
+		input, err := attached.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		output, err := attached.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := attached.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(input, word+"\n"); err != nil {
+			t.Error(err)
+		}
+		if word != "leave" {
+			got, err := bufio.NewReader(output).ReadString('\n')
+			if err != nil || got != "got "+word+"\n" {
+				t.Errorf("read %q, %v", got, err)
+			}
+			_ = attached.Process.Kill()
+		}
+		if err := attached.Wait(); word == "leave" && attached.ProcessState.ExitCode() != 7 {
+			t.Errorf("the exit of ctr: %v", err)
+		}
+		if word == "one" {
+			c.Kill(t)
+			c.Start(t)
+		}
+	}
+	c.MustCtr(t, "containers", "delete", "a")
 	nothingLeft(t, c)
 }

@@ -190,11 +190,28 @@ func TestStreams(t *testing.T) {
 	c := newGVX(t, testbed.ContainerdOptions{ErofsSize: "1GiB"})
 	image := c.Image(t, "erofs", "demo")
 	t.Run("input", func(t *testing.T) {
-		data := strings.Repeat("a line of input\n", 10000)
-		r := testbed.Run(t, c.CtrCommand(t.Context(), gvx("erofs", "--rm", image, "in", "sh", "-c", "wc -c; echo done >&2")...), strings.NewReader(data))
-		if strings.TrimSpace(r.Stdout) != fmt.Sprint(len(data)) || !strings.HasSuffix(r.Stderr, "done\n") {
-			t.Errorf("%v", r)
+		for _, data := range []string{"a word", strings.Repeat("a line of input\n", 10000)} {
+			r := testbed.Run(t, c.CtrCommand(t.Context(), gvx("erofs", "--rm", image, "in", "sh", "-c", "wc -c; echo done >&2")...), strings.NewReader(data))
+			if strings.TrimSpace(r.Stdout) != fmt.Sprint(len(data)) || !strings.HasSuffix(r.Stderr, "done\n") {
+				t.Errorf("%v", r)
+			}
 		}
+	})
+	t.Run("input of an exec", func(t *testing.T) {
+		c.MustCtr(t, gvx("erofs", "--detach", image, "execs", "sleep", "1000")...)
+		// ctr calls CloseIO when it has written all, of which the last waits in the
+		// fifo: the guest's pipe is full, and so is the shim.
+		for _, data := range []string{"x", strings.Repeat("a line of input", 12000)} {
+			args := []string{"tasks", "exec", "--exec-id", "x", "execs", "sh", "-c", "sleep 1; wc -c"}
+			r := testbed.Run(t, c.CtrCommand(t.Context(), args...), strings.NewReader(data))
+			if strings.TrimSpace(r.Stdout) != fmt.Sprint(len(data)) {
+				t.Errorf("%d bytes: %v", len(data), r)
+			}
+		}
+		c.MustCtr(t, "tasks", "kill", "--signal", "SIGKILL", "execs")
+		await(t, "the end of the container", func() bool { return status(t, c, "execs") == "STOPPED" })
+		c.Ctr(t, "tasks", "delete", "execs")
+		c.MustCtr(t, "containers", "delete", "execs")
 	})
 	t.Run("output", func(t *testing.T) {
 		r := c.Ctr(t, gvx("erofs", "--rm", image, "out", "head", "-c", "3000000", "/dev/zero")...)

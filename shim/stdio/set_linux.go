@@ -3,7 +3,6 @@
 package stdio
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -14,7 +13,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/containerd/fifo"
 	"golang.org/x/sys/unix"
 )
 
@@ -33,7 +31,6 @@ type Set struct {
 	primary *os.File
 	// outputs are the copies that run.
 	outputs sync.WaitGroup
-	cancel  context.CancelFunc
 	// onKeys is told of what a terminal's keys mean.
 	onKeys atomic.Pointer[func(syscall.Signal)]
 
@@ -43,8 +40,8 @@ type Set struct {
 	held []*os.File
 	// closers end the copying.
 	closers []io.Closer
-	// input is the writing end of standard input's pipe.
-	input  io.Closer
+	// input is where standard input comes from, nil for nowhere.
+	input  *input
 	logger *logger
 	closed bool
 }
@@ -52,8 +49,7 @@ type Set struct {
 // Open opens a process' streams. The caller donates the guest's ends, then calls
 // Donated, and Close at the end.
 func Open(c Config) (_ *Set, err error) {
-	ctx, cancel := context.WithCancel(context.Background())
-	s := &Set{cancel: cancel}
+	s := &Set{}
 	defer func() {
 		if err != nil {
 			s.Donated()
@@ -61,10 +57,10 @@ func Open(c Config) (_ *Set, err error) {
 		}
 	}()
 	if c.Terminal {
-		return s, s.openTerminal(ctx, c)
+		return s, s.openTerminal(c)
 	}
 	if c.Stdin != "" {
-		if err := s.openInput(ctx, c.Stdin); err != nil {
+		if err := s.openInput(c.Stdin); err != nil {
 			return nil, err
 		}
 	}
@@ -97,13 +93,20 @@ func (s *Set) Exited() {
 	s.held = nil
 }
 
-// CloseInput ends the process' standard input. A terminal has no such end.
+// HoldInput has the process' standard input go on until CloseInput, whoever goes
+// that writes to it. Call it when the process starts.
+func (s *Set) HoldInput() error {
+	if s == nil || s.input == nil {
+		return nil
+	}
+	return s.input.hold()
+}
+
+// CloseInput ends the process' standard input, behind all that its writers have
+// written when they close it. A terminal has no such end.
 func (s *Set) CloseInput() {
-	s.mu.Lock()
-	input := s.input
-	s.mu.Unlock()
-	if input != nil {
-		input.Close()
+	if s != nil && s.input != nil && s.primary == nil {
+		s.input.end()
 	}
 }
 
@@ -160,7 +163,6 @@ func (s *Set) Close(patience time.Duration) {
 	case <-done:
 	case <-time.After(patience):
 	}
-	s.cancel()
 	for _, c := range closers {
 		c.Close()
 	}
@@ -178,25 +180,40 @@ func (s *Set) closeLater(c io.Closer) {
 }
 
 // openInput makes the pipe of standard input, and copies to it what comes through
-// a fifo, once somebody opens that, until its end.
-func (s *Set) openInput(ctx context.Context, path string) error {
-	from, err := fifo.OpenFifo(ctx, path, syscall.O_RDONLY|syscall.O_NONBLOCK, 0)
+// a fifo, until its end.
+func (s *Set) openInput(path string) error {
+	from, err := s.openFrom(path)
 	if err != nil {
-		return fmt.Errorf("open standard input %s: %w", path, err)
+		return err
 	}
-	s.closeLater(from)
 	guest, ours, err := pipe(writeEnd)
 	if err != nil {
 		return err
 	}
-	s.guest[0], s.input = guest, ours
+	s.guest[0] = guest
 	s.closeLater(ours)
+	s.copyInput(ours, from, func() { ours.Close() })
+	return nil
+}
+
+// openFrom opens where standard input comes from.
+func (s *Set) openFrom(path string) (*input, error) {
+	from, err := openSource(path)
+	if err != nil {
+		return nil, err
+	}
+	s.input = from
+	s.closeLater(from)
+	return from, nil
+}
+
+// copyInput copies until from ends, or nobody reads any more.
+func (s *Set) copyInput(to io.Writer, from *input, then func()) {
 	go func() {
-		_, _ = io.CopyBuffer(plainWriter{ours}, plainReader{from}, make([]byte, copyBufferBytes))
-		ours.Close()
+		_, _ = io.CopyBuffer(plainWriter{to}, plainReader{from}, make([]byte, copyBufferBytes))
+		then()
 		from.Close()
 	}()
-	return nil
 }
 
 // openOutputs opens where standard output and error go. A logging program takes

@@ -142,50 +142,166 @@ func TestOutputGoesIntoTheFIFOItself(t *testing.T) {
 	})
 }
 
-func TestInput(t *testing.T) {
-	path := mkfifo(t, "in")
+// started opens a process' input, which has started, and returns the guest's end.
+func started(t *testing.T, path string) (*Set, *os.File) {
+	t.Helper()
 	s := open(t, Config{Stdin: path})
 	guest := guestEnd(t, s.Stdin())
-	defer guest.Close()
+	t.Cleanup(func() { guest.Close() })
 	s.Donated()
+	if err := s.HoldInput(); err != nil {
+		t.Fatal(err)
+	}
+	return s, guest
+}
+
+// write writes to a fifo, as a client that comes, and returns the client's end.
+func write(t *testing.T, path, data string) *os.File {
+	t.Helper()
 	writer, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := writer.WriteString("hello"); err != nil {
-		t.Fatal(err)
-	}
-	writer.Close()
-	within(t, "the input", func() {
-		if data, err := io.ReadAll(guest); err != nil || string(data) != "hello" {
-			t.Errorf("read %q, %v", data, err)
+	t.Cleanup(func() { writer.Close() })
+	within(t, "writing", func() {
+		if _, err := writer.WriteString(data); err != nil {
+			t.Error(err)
+		}
+	})
+	return writer
+}
+
+// wantAll reads a guest's input to its end.
+func wantAll(t *testing.T, guest *os.File, want string) {
+	t.Helper()
+	within(t, "the end of the input", func() {
+		if data, err := io.ReadAll(guest); err != nil || string(data) != want {
+			t.Errorf("read %d bytes %.20q, want %d, %v", len(data), data, len(want), err)
 		}
 	})
 }
 
-// TestInputThatIsEnded by a call, while its writer goes on, and while there has
-// never been one.
-func TestInputThatIsEnded(t *testing.T) {
-	for _, name := range []string{"with a writer", "without"} {
+// wantNoEnd fails if a guest's input has an end already.
+func wantNoEnd(t *testing.T, when string, guest *os.File) {
+	t.Helper()
+	// The end of what is known to have been read would follow at once.
+	fds := []unix.PollFd{{Fd: int32(guest.Fd()), Events: unix.POLLIN}}
+	if n, err := unix.Poll(fds, 100); n != 0 || err != nil {
+		t.Errorf("%s: events %#x of an input that goes on, %v", when, fds[0].Revents, err)
+	}
+}
+
+// TestInputOutlivesItsWriters: a containerd that is started again is one.
+func TestInputOutlivesItsWriters(t *testing.T) {
+	path := mkfifo(t, "in")
+	s, guest := started(t, path)
+	wantNoEnd(t, "before the first writer", guest)
+	for _, word := range []string{"hello", "again"} {
+		write(t, path, word).Close()
+		within(t, "the input", func() {
+			got := make([]byte, len(word))
+			if _, err := io.ReadFull(guest, got); err != nil || string(got) != word {
+				t.Errorf("read %q, %v", got, err)
+			}
+		})
+		wantNoEnd(t, "after a writer", guest)
+	}
+	s.CloseInput()
+	wantAll(t, guest, "")
+}
+
+// TestInputEndsBehindWhatWasWritten: a client may end it before the guest has read
+// any of it, and before it has written the last of it itself.
+func TestInputEndsBehindWhatWasWritten(t *testing.T) {
+	path := mkfifo(t, "in")
+	s, guest := started(t, path)
+	// More than the guest's pipe and the copy's buffer take: some waits in the fifo.
+	data := strings.Repeat("x", 3*copyBufferBytes-4096)
+	writer := write(t, path, data)
+	s.CloseInput()
+	s.CloseInput()
+	if _, err := writer.WriteString("the last"); err != nil {
+		t.Fatal(err)
+	}
+	writer.Close()
+	wantAll(t, guest, data+"the last")
+}
+
+// TestInputThatHasEndedBeforeTheStart stays ended: such a client can no longer say so.
+func TestInputThatHasEndedBeforeTheStart(t *testing.T) {
+	for name, data := range map[string]string{"nothing": "", "little": "hello", "much": strings.Repeat("x", 3*copyBufferBytes-4096)} {
 		path := mkfifo(t, "in")
 		s := open(t, Config{Stdin: path})
 		guest := guestEnd(t, s.Stdin())
 		s.Donated()
-		if name == "with a writer" {
-			writer, err := os.OpenFile(path, os.O_WRONLY, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer writer.Close()
+		write(t, path, data).Close()
+		if err := s.HoldInput(); err != nil {
+			t.Errorf("%s: %v", name, err)
 		}
-		s.CloseInput()
-		within(t, name, func() {
-			if n, err := guest.Read(make([]byte, 1)); n != 0 || err != io.EOF {
-				t.Errorf("%s: read %d, %v", name, n, err)
-			}
-		})
+		wantAll(t, guest, data)
+		guest.Close()
+	}
+}
+
+// TestInputThatIsEnded by a call, before and after the start, though there has
+// never been a writer.
+func TestInputThatIsEnded(t *testing.T) {
+	for _, name := range []string{"before the start", "after it"} {
+		s := open(t, Config{Stdin: mkfifo(t, "in")})
+		guest := guestEnd(t, s.Stdin())
+		s.Donated()
+		if name == "before the start" {
+			s.CloseInput()
+		}
+		if err := s.HoldInput(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if name == "after it" {
+			s.CloseInput()
+		}
+		wantAll(t, guest, "")
 		guest.Close()
 		within(t, name, func() { s.Close(0) })
+		s.CloseInput()
+	}
+}
+
+// TestInputThatNobodyReads: neither a guest that does not read, nor one that has
+// closed its input, keeps its streams from ending.
+func TestInputThatNobodyReads(t *testing.T) {
+	path := mkfifo(t, "in")
+	s, guest := started(t, path)
+	writer := write(t, path, strings.Repeat("x", 2*copyBufferBytes))
+	within(t, "close", func() { s.Close(0) })
+	guest.Close()
+	writer.Close()
+
+	path = mkfifo(t, "in")
+	_, guest = started(t, path)
+	guest.Close()
+	writer = write(t, path, "lost")
+	within(t, "writing to what nobody reads", func() {
+		for {
+			if _, err := writer.WriteString(strings.Repeat("x", 4096)); err != nil {
+				if !errors.Is(err, syscall.EPIPE) {
+					t.Error(err)
+				}
+				return
+			}
+		}
+	})
+}
+
+// TestInputFromAFile ends where the file does.
+func TestInputFromAFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "in")
+	if err := os.WriteFile(path, []byte("content"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, guest := started(t, path)
+	wantAll(t, guest, "content")
+	if _, err := Open(Config{Stdin: "/nonexistent/fifo"}); !errors.Is(err, syscall.ENOENT) {
+		t.Errorf("an input that does not exist: %v", err)
 	}
 }
 
@@ -255,25 +371,25 @@ func TestTerminal(t *testing.T) {
 	if size, err := unix.IoctlGetWinsize(int(guest.Fd()), unix.TIOCGWINSZ); err != nil || size.Row != 30 || size.Col != 90 {
 		t.Errorf("size %+v, %v", size, err)
 	}
-	writer, err := os.OpenFile(in, os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer writer.Close()
 	reader, err := os.Open(out)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer reader.Close()
-	if _, err := writer.WriteString("line\n"); err != nil {
+	if err := s.HoldInput(); err != nil {
 		t.Fatal(err)
 	}
-	within(t, "the terminal", func() {
-		line := make([]byte, 5)
-		if _, err := io.ReadFull(guest, line); err != nil || string(line) != "line\n" {
-			t.Errorf("the guest read %q, %v", line, err)
-		}
-	})
+	// Writers come and go, and none ends it.
+	for range 2 {
+		write(t, in, "line\n").Close()
+		within(t, "the terminal", func() {
+			line := make([]byte, 5)
+			if _, err := io.ReadFull(guest, line); err != nil || string(line) != "line\n" {
+				t.Errorf("the guest read %q, %v", line, err)
+			}
+		})
+		s.CloseInput()
+	}
 	if _, err := guest.WriteString("answer\n"); err != nil {
 		t.Fatal(err)
 	}

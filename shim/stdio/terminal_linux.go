@@ -3,13 +3,10 @@
 package stdio
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"os"
-	"syscall"
 
-	"github.com/containerd/fifo"
 	"golang.org/x/sys/unix"
 
 	"z.gfire.dev/gvx/runtime/launch"
@@ -17,7 +14,7 @@ import (
 
 // openTerminal makes a pseudo-terminal, and copies between it and where input
 // comes from and output goes.
-func (s *Set) openTerminal(ctx context.Context, c Config) error {
+func (s *Set) openTerminal(c Config) error {
 	primary, replica, err := launch.OpenTerminal()
 	if err != nil {
 		return fmt.Errorf("make a terminal: %w", err)
@@ -36,15 +33,11 @@ func (s *Set) openTerminal(ctx context.Context, c Config) error {
 	if c.Stdin == "" {
 		return nil
 	}
-	from, err := fifo.OpenFifo(ctx, c.Stdin, syscall.O_RDONLY|syscall.O_NONBLOCK, 0)
+	from, err := s.openFrom(c.Stdin)
 	if err != nil {
-		return fmt.Errorf("open standard input %s: %w", c.Stdin, err)
+		return err
 	}
-	s.closeLater(from)
-	go func() {
-		_, _ = io.CopyBuffer(&launch.Keyboard{Primary: primary, Signal: s.keyed}, plainReader{from}, make([]byte, copyBufferBytes))
-		from.Close()
-	}()
+	s.copyInput(&launch.Keyboard{Primary: primary, Signal: s.keyed}, from, func() {})
 	return nil
 }
 

@@ -70,6 +70,7 @@ type fakeContainer struct {
 	onStart  func()
 	onKill   func()
 	onSignal func(int)
+	onExec   func(ExecOptions)
 	killErr  error
 	execErr  error
 	stats    Stats
@@ -156,6 +157,9 @@ func (c *fakeContainer) Exec(_ context.Context, o ExecOptions) (Process, error) 
 	}
 	p := &fakeProcess{pid: 20 + len(c.execs), ended: make(chan struct{}), options: o}
 	c.execs[o.ID] = p
+	if c.onExec != nil {
+		c.onExec(o)
+	}
 	return p, nil
 }
 

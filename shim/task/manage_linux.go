@@ -77,6 +77,9 @@ func (t *container) startExec(ctx context.Context, p *process) (*taskapi.StartRe
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	p.io = io
+	if p.inputEnded {
+		io.CloseInput()
+	}
 	if err == nil && p.status == task.Status_STOPPED {
 		err = fail(errdefs.ErrFailedPrecondition, "start process %s: container %s has ended", p.id, t.id)
 	}
@@ -94,6 +97,11 @@ func (t *container) startExec(ctx context.Context, p *process) (*taskapi.StartRe
 func (t *container) runExec(ctx context.Context, p *process) (Process, *stdio.Set, error) {
 	io, err := stdio.Open(p.stdio)
 	if err != nil {
+		return nil, nil, err
+	}
+	// Its client is there already, and calls CloseIO when it is not.
+	if err := io.HoldInput(); err != nil {
+		io.Close(0)
 		return nil, nil, err
 	}
 	running, err := t.runtime.Exec(ctx, ExecOptions{ID: p.id, Process: p.spec, Streams: streams(io)})
@@ -196,16 +204,20 @@ func (s *Service) ResizePty(ctx context.Context, r *taskapi.ResizePtyRequest) (*
 	return &emptypb.Empty{}, toGRPC(err)
 }
 
-// CloseIO ends a process' input.
+// CloseIO ends a process' input, that of an exec which is yet to start included.
 func (s *Service) CloseIO(_ context.Context, r *taskapi.CloseIORequest) (*emptypb.Empty, error) {
 	t, p, err := s.find(r.GetID(), r.GetExecID())
 	if err != nil {
 		return nil, err
 	}
+	if !r.GetStdin() {
+		return &emptypb.Empty{}, nil
+	}
 	t.mu.Lock()
 	io := p.io
+	p.inputEnded = true
 	t.mu.Unlock()
-	if r.GetStdin() && io != nil {
+	if io != nil {
 		io.CloseInput()
 	}
 	return &emptypb.Empty{}, nil

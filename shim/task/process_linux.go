@@ -34,6 +34,8 @@ type process struct {
 	exited chan struct{}
 	// io carries the streams; nil before there are any.
 	io *stdio.Set
+	// inputEnded says that CloseIO was called, perhaps before there was io.
+	inputEnded bool
 
 	// spec is an exec's, exec the running process.
 	spec *specs.Process

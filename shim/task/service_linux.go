@@ -238,6 +238,9 @@ func (s *Service) Start(ctx context.Context, r *taskapi.StartRequest) (*taskapi.
 	if status != task.Status_CREATED {
 		return nil, fail(errdefs.ErrFailedPrecondition, "start container %s: it is %s", t.id, statusName(status))
 	}
+	if err := p.io.HoldInput(); err != nil {
+		return nil, toGRPC(err)
+	}
 	if err := t.runtime.Start(ctx); err != nil {
 		return nil, toGRPC(err)
 	}

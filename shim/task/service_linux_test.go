@@ -19,6 +19,7 @@ import (
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/containerd/typeurl/v2"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 
 	"z.gfire.dev/gvx/runtime/api"
 )
@@ -344,4 +345,50 @@ func TestCallsAreHandedOn(t *testing.T) {
 	cancel()
 	_, err = w.service.Wait(stopped, &taskapi.WaitRequest{ID: "a"})
 	want(t, "Wait that is given up", err, context.Canceled)
+}
+
+// TestCloseIOOfAnExecThatIsYetToStart is not lost: ctr calls it as soon as its own
+// input has ended.
+func TestCloseIOOfAnExecThatIsYetToStart(t *testing.T) {
+	for _, when := range []string{"before the start", "during it", "after it"} {
+		w := newWorld(t)
+		c := w.run("a")
+		path := filepath.Join(t.TempDir(), "in")
+		if err := unix.Mkfifo(path, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := w.service.Exec(t.Context(), &taskapi.ExecProcessRequest{ID: "a", ExecID: "x", Stdin: path, Spec: ociAny(t, "Process", specs.Process{})})
+		if err != nil {
+			t.Fatal(err)
+		}
+		closeIO := func(now string) {
+			if now != when {
+				return
+			}
+			if _, err := w.service.CloseIO(t.Context(), &taskapi.CloseIORequest{ID: "a", ExecID: "x", Stdin: true}); err != nil {
+				t.Error(err)
+			}
+		}
+		var guest *os.File
+		c.onExec = func(o ExecOptions) {
+			fd, err := unix.FcntlInt(o.Streams.Stdin.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+			if err != nil {
+				t.Error(err)
+			}
+			guest = os.NewFile(uintptr(fd), "guest")
+			closeIO("during it")
+		}
+		closeIO("before the start")
+		if _, err := w.service.Start(t.Context(), &taskapi.StartRequest{ID: "a", ExecID: "x"}); err != nil {
+			t.Fatal(err)
+		}
+		closeIO("after it")
+		fds := []unix.PollFd{{Fd: int32(guest.Fd()), Events: unix.POLLIN}}
+		if n, err := unix.Poll(fds, 10_000); n != 1 || err != nil || fds[0].Revents != unix.POLLHUP {
+			t.Errorf("%s: events %#x of the input, %v", when, fds[0].Revents, err)
+		}
+		guest.Close()
+		c.execs["x"].end(0)
+		c.end(api.ExitStatus{At: time.Now()}, nil)
+	}
 }
