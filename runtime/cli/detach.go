@@ -166,12 +166,15 @@ container has written is gone with its sandbox.
 
 'rungv create --bundle DIR CONTAINER' is runc's: it creates the container that an
 OCI bundle describes, up to the point where its process could run, with this
-command's own standard streams. Without --bundle, so does one argument where the
-working directory is a bundle.`,
+command's own standard streams. When DIR may be left out: see 'rungv run --help'.`,
 		Example: "  id=$(rungv create --name box debian:12 sleep 1h)\n  rungv start box\n  rungv create --bundle ./box box",
 		Args:    atLeast(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if b.given(args) {
+			bundle, err := b.given(cmd)
+			if err != nil {
+				return err
+			}
+			if bundle {
 				return createTask(cmd, g, &b, args)
 			}
 			o, err := f.options(args)
@@ -191,7 +194,7 @@ working directory is a bundle.`,
 			o.PullDone = show.Close
 			id, err := r.Create(cmd.Context(), *o)
 			if err != nil {
-				return err
+				return orBundle(err, args)
 			}
 			fmt.Fprintln(cmd.OutOrStdout(), id)
 			return nil

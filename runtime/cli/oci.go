@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"text/tabwriter"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -46,17 +47,44 @@ func (f *bundleFlags) register(fl *pflag.FlagSet) {
 	fl.IntVar(&f.preserveFDs, "preserve-fds", 0, "Must be 0: descriptors of the host do not go to a guest")
 }
 
-// given says whether a verb with these arguments is about a bundle: where --bundle
-// says so, or where the working directory is one, as in runc.
-func (f *bundleFlags) given(args []string) bool {
+// Flags that say that `create` and `run` are about a bundle without naming one: of
+// the verbs', and global ones, those that runc has and docker has not.
+var (
+	bundleMarks       = []string{"console-socket", "pid-file", "pidfd-socket", "no-pivot", "no-new-keyring", "preserve-fds", "keep"}
+	globalBundleMarks = []string{"systemd-cgroup", "criu", "rootless"}
+)
+
+// given says whether a verb is about a bundle: where --bundle says so, or a flag
+// that only runc has, in a working directory that is one. The directory alone does
+// not decide, as runc has it: a bundle's hooks are programs that run on the host,
+// and `run debian` in a directory that somebody else has filled must not be them.
+func (f *bundleFlags) given(cmd *cobra.Command) (bool, error) {
 	if f.dir != "" {
-		return true
-	}
-	if len(args) != 1 {
-		return false
+		return true, nil
 	}
 	_, err := os.Stat(bundle.ConfigName)
-	return err == nil
+	for _, name := range bundleMarks {
+		switch {
+		case !cmd.Flags().Changed(name):
+		case err != nil:
+			return false, &usageError{err: api.Errorf(api.KindInvalid, "--%s is about an OCI bundle, which the working directory is not: name one by --bundle", name), verb: cmd.CommandPath()}
+		default:
+			return true, nil
+		}
+	}
+	return err == nil && slices.ContainsFunc(globalBundleMarks, cmd.Flags().Changed), nil
+}
+
+// orBundle adds to what kept a verb from making a container of an image that a
+// bundle may have been meant.
+func orBundle(err error, args []string) error {
+	if err == nil || len(args) != 1 {
+		return err
+	}
+	if _, no := bundle.Load("."); no != nil {
+		return err
+	}
+	return fmt.Errorf("%w (the working directory is an OCI bundle: for its container, give --bundle .)", err)
 }
 
 // create is what the flags say.

@@ -64,6 +64,9 @@ host itself is never given to a guest.
 
 'rungv run --bundle DIR CONTAINER' is runc's: it creates, starts, awaits and deletes
 the container that an OCI bundle describes; with --detach it returns once that runs.
+DIR may be left out where the working directory is a bundle and one of these says that
+a bundle is meant: --console-socket, --pid-file, --pidfd-socket, --no-pivot,
+--no-new-keyring, --preserve-fds, --keep, or --systemd-cgroup before the verb.
 
 The exit code is the command's own; 128+n when signal n ended it; 125 when rungv
 itself failed, 126 when the command cannot be executed, 127 when it does not
@@ -71,15 +74,22 @@ exist.`,
 		Example: "  rungv run --rm -it debian:12 bash\n  rungv run --rm -m 512m --cpus 1.5 -e KEY=value python:3 python3 -c 'print(42)'\n  rungv run --rm -p 8080:80 -p unix:/run/user/1000/web.sock:80 nginx\n  rungv run --rm --egress deny --egress allow=10.0.2.3 --egress allow=192.0.2.0/24:443 debian:12\n  echo hi | rungv run -i --rm rootfs:/srv/debian cat",
 		Args:    atLeast(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if b.dir != "" {
-				return runTask(cmd, g, &b, args, f.detach)
-			}
-			err := runContainer(cmd, g, f, args)
-			var exit *exitError
-			if err == nil || errors.As(err, &exit) {
+			bundle, err := b.given(cmd)
+			if err != nil {
 				return err
 			}
-			return &exitError{code: container.ExitCode(err), err: err}
+			if bundle {
+				return runTask(cmd, g, &b, args, f.detach)
+			}
+			err = runContainer(cmd, g, f, args)
+			var exit *exitError
+			if err == nil || errors.As(err, &exit) && (exit.err == nil || exit.code != exitRunFailure) {
+				return err
+			}
+			if exit != nil {
+				err = exit.err
+			}
+			return &exitError{code: container.ExitCode(err), err: orBundle(err, args)}
 		},
 	}
 	cmd.SetFlagErrorFunc(runFlagError)
