@@ -313,9 +313,16 @@ func TestRunBundle(t *testing.T) {
 	term.Resize(t, 33, 99)
 	term.Type(t, "sleep 0.3; stty size\n")
 	term.Expect(t, "33 99")
-	term.Type(t, "exit 6\n")
+	term.Type(t, "echo one; echo two; exit 6\n")
+	term.Expect(t, "one\r\ntwo\r\n")
 	if code := term.Wait(t); code != 6 {
 		t.Errorf("exit code %d", code)
+	}
+	// What is no terminal gets lines that end as in a file.
+	b.Spec.Process.Args = []string{"sh", "-c", "echo one; echo two"}
+	writeSpec(t, b)
+	if out := must(t, b, "run", "--bundle", b.Dir, "terminal"); out != "one\ntwo\n" {
+		t.Errorf("printed %q", out)
 	}
 	if list := must(t, b, "list", "--quiet"); list != "" {
 		t.Errorf("%q is left", list)

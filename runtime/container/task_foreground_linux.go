@@ -141,10 +141,8 @@ func (c *foregroundConsole) attach() error {
 	}
 	c.primary = os.NewFile(uintptr(fds[0]), "terminal")
 	c.resize()
-	if term.IsTerminal(int(os.Stdin.Fd())) {
-		if c.user, err = term.MakeRaw(int(os.Stdin.Fd())); err != nil {
-			return fmt.Errorf("set the terminal to raw mode: %w", err)
-		}
+	if err := c.makeRaw(); err != nil {
+		return fmt.Errorf("set the terminal to raw mode: %w", err)
 	}
 	go func() { _, _ = io.Copy(c.primary, os.Stdin) }()
 	go func() {
@@ -152,6 +150,33 @@ func (c *foregroundConsole) attach() error {
 		_, _ = io.Copy(os.Stdout, c.primary) // EIO is its end.
 	}()
 	return nil
+}
+
+// makeRaw leaves it to the user's terminal, which becomes raw otherwise, to end lines
+// with a carriage return: what does not go to one, but to a file, has none, as with runc.
+func (c *foregroundConsole) makeRaw() error {
+	if err := withFD(c.primary, func(fd uintptr) error { return setOutputMode(int(fd), unix.ONLCR, 0) }); err != nil {
+		return err
+	}
+	stdin := int(os.Stdin.Fd())
+	if !term.IsTerminal(stdin) {
+		return nil
+	}
+	var err error
+	if c.user, err = term.MakeRaw(stdin); err != nil {
+		return err
+	}
+	return setOutputMode(stdin, 0, unix.OPOST)
+}
+
+// setOutputMode clears and sets bits of how a terminal treats output.
+func setOutputMode(fd int, clear, set uint32) error {
+	mode, err := unix.IoctlGetTermios(fd, unix.TCGETS)
+	if err != nil {
+		return os.NewSyscallError("TCGETS", err)
+	}
+	mode.Oflag = mode.Oflag&^clear | set
+	return os.NewSyscallError("TCSETS", unix.IoctlSetTermios(fd, unix.TCSETS, mode))
 }
 
 // resize gives the container's terminal the size of the user's.
