@@ -110,6 +110,9 @@ func (s *service) Wait(ctx context.Context, req *controlv1.WaitRequest) (*contro
 	select {
 	case <-c.exitedCh:
 	case <-ctx.Done():
+		if req.GetOwner() {
+			s.abandoned(c)
+		}
 		return nil, ctx.Err()
 	}
 	s.sb.mu.Lock()
@@ -121,6 +124,23 @@ func (s *service) Wait(ctx context.Context, req *controlv1.WaitRequest) (*contro
 		OomKilled: exit.OOMKilled,
 		At:        timestamppb.New(exit.At),
 	}, nil
+}
+
+// abandoned ends a further container whose owner has gone: nobody is left to delete
+// it for who made it. The first ends with the sandbox, which ends with its launcher.
+func (s *service) abandoned(c *container) {
+	if c == s.sb.first {
+		return
+	}
+	if s.sb.claim(c) == nil {
+		s.sb.discard(c)
+		return
+	}
+	<-c.startedCh
+	// It may be on its way out.
+	_, _ = s.Signal(context.Background(), &controlv1.SignalRequest{
+		Container: c.spec.ID, Signal: int32(linux.SIGKILL), Target: controlv1.SignalRequest_ALL,
+	})
 }
 
 // Signal implements controlv1.SandboxService.

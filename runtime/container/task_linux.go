@@ -114,7 +114,8 @@ func (t *Task) run(ctx context.Context) error {
 	// Asked before: it may end at once.
 	ended := make(chan waited, 1)
 	go func() {
-		exit, err := t.sandbox.control.Wait(context.Background(), t.handle.ID())
+		// A sandbox that goes on without this process goes on without the container.
+		exit, err := t.sandbox.control.Own(context.Background(), t.handle.ID())
 		ended <- waited{exit, err}
 	}()
 	if err := t.sandbox.control.Start(ctx, t.handle.ID(), links, id); err != nil {

@@ -50,7 +50,17 @@ func (c *Client) WaitStarted(ctx context.Context, container string) (Started, er
 
 // Wait returns when the container's first process has ended.
 func (c *Client) Wait(ctx context.Context, container string) (api.ExitStatus, error) {
-	r, err := c.sandbox.Wait(ctx, &controlv1.WaitRequest{Container: container})
+	return c.wait(ctx, &controlv1.WaitRequest{Container: container})
+}
+
+// Own is Wait of who answers for the container: it is killed when this client's
+// connection ends before it does.
+func (c *Client) Own(ctx context.Context, container string) (api.ExitStatus, error) {
+	return c.wait(ctx, &controlv1.WaitRequest{Container: container, Owner: true})
+}
+
+func (c *Client) wait(ctx context.Context, req *controlv1.WaitRequest) (api.ExitStatus, error) {
+	r, err := c.sandbox.Wait(ctx, req)
 	if err != nil {
 		return api.ExitStatus{}, FromStatus(err)
 	}

@@ -609,8 +609,11 @@ func (x *BootPhase) GetAtNanos() int64 {
 }
 
 type WaitRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Container     string                 `protobuf:"bytes,1,opt,name=container,proto3" json:"container,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Container string                 `protobuf:"bytes,1,opt,name=container,proto3" json:"container,omitempty"`
+	// The caller answers for the container: when the call's connection ends, so does
+	// the container.
+	Owner         bool `protobuf:"varint,2,opt,name=owner,proto3" json:"owner,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -650,6 +653,13 @@ func (x *WaitRequest) GetContainer() string {
 		return x.Container
 	}
 	return ""
+}
+
+func (x *WaitRequest) GetOwner() bool {
+	if x != nil {
+		return x.Owner
+	}
+	return false
 }
 
 type WaitResponse struct {
@@ -2017,9 +2027,10 @@ const file_control_proto_rawDesc = "" +
 	"\blockdown\x18\x03 \x03(\tR\blockdown\":\n" +
 	"\tBootPhase\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x19\n" +
-	"\bat_nanos\x18\x02 \x01(\x03R\aatNanos\"+\n" +
+	"\bat_nanos\x18\x02 \x01(\x03R\aatNanos\"A\n" +
 	"\vWaitRequest\x12\x1c\n" +
-	"\tcontainer\x18\x01 \x01(\tR\tcontainer\"\x85\x01\n" +
+	"\tcontainer\x18\x01 \x01(\tR\tcontainer\x12\x14\n" +
+	"\x05owner\x18\x02 \x01(\bR\x05owner\"\x85\x01\n" +
 	"\fWaitResponse\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\x05R\x04code\x12\x16\n" +
 	"\x06signal\x18\x02 \x01(\x05R\x06signal\x12\x1d\n" +
