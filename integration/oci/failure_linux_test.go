@@ -75,7 +75,7 @@ func TestFailedPoststart(t *testing.T) {
 			t.Fatal(err)
 		}
 		r := verb(t, b, "start", c.id)
-		if r.Code == 0 || !strings.Contains(r.Stderr, "error running poststart hook #0, /bin/false") {
+		if r.Code == 0 || !strings.Contains(r.Stderr, "error running poststart hook #0: /bin/false") {
 			t.Errorf("start: %v", r)
 		}
 		if code := c.exitCode(); code == 0 || code == 2 { // A Go program that panics ends with 2.

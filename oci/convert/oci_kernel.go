@@ -164,8 +164,10 @@ func (c *ociConversion) guards() error {
 	}
 	clean := func(list []string) []string {
 		var out []string
+		seen := make(map[string]bool, len(list))
 		for _, p := range list {
-			if p = path.Clean(p); p != "/" {
+			if p = path.Clean(p); p != "/" && !seen[p] {
+				seen[p] = true
 				out = append(out, p)
 			}
 		}

@@ -147,6 +147,15 @@ func TestOCIDockerd(t *testing.T) {
 	}
 }
 
+func TestGuardedPathsAreGuardedOnce(t *testing.T) {
+	spec := document(t, "dockerd")
+	spec.Linux.MaskedPaths, spec.Linux.ReadonlyPaths = []string{"/a", "/b", "/a/", "/"}, []string{"/c", "/c"}
+	c := ociOf(t, OCIInput{Spec: spec}).Container
+	if !slices.Equal(c.MaskedPaths, []string{"/a", "/b"}) || !slices.Equal(c.ReadonlyPaths, []string{"/c"}) {
+		t.Errorf("masked %q, read-only %q", c.MaskedPaths, c.ReadonlyPaths)
+	}
+}
+
 func TestOCIPod(t *testing.T) {
 	sandbox := document(t, "cri_sandbox")
 	kind, id := PodOf(sandbox)

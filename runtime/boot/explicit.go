@@ -275,7 +275,7 @@ func (m *mounter) guardPaths() error {
 
 // existing is the mode of what a path leads to, 0 where there is nothing.
 func (m *mounter) existing(p string) (linux.FileMode, error) {
-	st, err := m.vfs.StatAt(m.ctx, m.creds, m.at(p), &vfs.StatOptions{Mask: linux.STATX_TYPE})
+	st, err := m.vfs.StatAt(m.ctx, m.creds, m.at(p), &vfs.StatOptions{Mask: linux.STATX_TYPE | linux.STATX_MODE})
 	if linuxerr.Equals(linuxerr.ENOENT, err) || linuxerr.Equals(linuxerr.ENOTDIR, err) {
 		return 0, nil
 	}

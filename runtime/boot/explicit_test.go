@@ -319,6 +319,20 @@ func TestFilledAndSharedTmpfs(t *testing.T) {
 	}
 }
 
+// TestTmpfsTakesTheModeOfWhatItCovers, unless it has one of its own.
+func TestTmpfsTakesTheModeOfWhatItCovers(t *testing.T) {
+	spec := explicitSpec(t, "c")
+	spec.Mounts = append(spec.Mounts, api.Mount{Type: api.MountTmpfs, Target: "/srv/sub"}, api.Mount{Type: api.MountTmpfs, Target: "/new"},
+		api.Mount{Type: api.MountTmpfs, Target: "/etc", Mode: 0o2710})
+	sb := testSandbox(t, spec)
+	g := prepared(t, sb, sb.first)
+	for name, want := range map[string]uint16{"/srv/sub": g.stat("/srv").Mode & 0o7777, "/new": 0o1777, "/etc": 0o2710} {
+		if got := g.stat(name).Mode & 0o7777; got != want || got == 0 {
+			t.Errorf("%s: mode %o, want %o", name, got, want)
+		}
+	}
+}
+
 // TestDevicesWithoutNodes: where the file system takes no node, one of ours is
 // mounted.
 func TestDevicesWithoutNodes(t *testing.T) {

@@ -105,6 +105,14 @@ func (m *mounter) mountExtra() error {
 
 func (m *mounter) mountExtraTmpfs(e *api.Mount, opts vfs.MountOptions) error {
 	mode := e.Mode
+	if mode == 0 && m.spec.Explicit {
+		// As runc has it: a directory that is covered lends its own.
+		covered, err := m.existing(e.Target)
+		if err != nil {
+			return err
+		}
+		mode = uint32(covered.Permissions() | covered.ExtraBits())
+	}
 	if mode == 0 {
 		mode = 0o1777
 	}

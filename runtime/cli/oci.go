@@ -245,9 +245,12 @@ func killTask(cmd *cobra.Command, r *container.Runner, args []string, signal str
 	if signal == "" {
 		signal = defaultTaskSignal
 	}
-	n, err := convert.ParseSignal(signal)
-	if err != nil {
-		return err
+	n := 0 // Only asks whether there is somebody to signal.
+	if signal != "0" {
+		var err error
+		if n, err = convert.ParseSignal(signal); err != nil {
+			return err
+		}
 	}
 	return r.KillTask(cmd.Context(), args[0], n, all)
 }
@@ -266,6 +269,10 @@ that runs a shell. What is below rootfs/ becomes its root.`,
 			spec := bundle.Example()
 			if rootless {
 				spec = bundle.RootlessExample(uint32(os.Geteuid()), uint32(os.Getegid()))
+			}
+			if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err != nil {
+				// As runc, where the host's cgroups are of version 1.
+				spec.Linux.Namespaces = slices.DeleteFunc(spec.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.CgroupNamespace })
 			}
 			return writeSpec(dir, spec)
 		},
@@ -335,6 +342,9 @@ func psTask(cmd *cobra.Command, g *globals, args []string, format string) error 
 		return json.NewEncoder(cmd.OutOrStdout()).Encode(pids)
 	}
 	list, err := r.Processes(cmd.Context(), id)
+	if st, serr := r.TaskState(id); serr == nil && st.Status == specs.StateStopped {
+		list, err = nil, nil // None, as with runc.
+	}
 	if err != nil {
 		return err
 	}

@@ -14,7 +14,6 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"golang.org/x/term"
 
 	"z.gfire.dev/gvx/oci/bundle"
 	"z.gfire.dev/gvx/oci/convert"
@@ -94,9 +93,6 @@ func execTask(cmd *cobra.Command, g *globals, r *container.Runner, rec *state.Re
 	}
 	o := container.ExecOptions{
 		Process: p, PIDFile: f.task.pidFile, TTY: p.Terminal, Interactive: true, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
-	}
-	if p.Terminal && !term.IsTerminal(int(os.Stdin.Fd())) {
-		return api.Errorf(api.KindInvalid, "the input device is not a TTY: give --console-socket")
 	}
 	res, err := r.Exec(cmd.Context(), rec.ID, o)
 	if err != nil {

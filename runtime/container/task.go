@@ -5,6 +5,8 @@
 package container
 
 import (
+	"encoding/json"
+
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"z.gfire.dev/gvx/runtime/api"
@@ -17,6 +19,21 @@ type TaskState struct {
 	Rootfs  string `json:"rootfs"`
 	Created string `json:"created"`
 	Owner   string `json:"owner"`
+}
+
+// MarshalJSON puts the members in runc's order, by which some who read it go.
+func (t TaskState) MarshalJSON() ([]byte, error) {
+	return json.Marshal(struct {
+		Version     string               `json:"ociVersion"`
+		ID          string               `json:"id"`
+		Pid         int                  `json:"pid"`
+		Status      specs.ContainerState `json:"status"`
+		Bundle      string               `json:"bundle"`
+		Rootfs      string               `json:"rootfs"`
+		Created     string               `json:"created"`
+		Annotations map[string]string    `json:"annotations,omitempty"`
+		Owner       string               `json:"owner"`
+	}{t.Version, t.ID, t.Pid, t.Status, t.Bundle, t.Rootfs, t.Created, t.Annotations, t.Owner})
 }
 
 // errNoTask is the answer where a container of an image is asked what only one of

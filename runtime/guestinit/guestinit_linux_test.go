@@ -107,6 +107,17 @@ func TestStartContainerHooks(t *testing.T) {
 	if string(out) != want || cmd.ProcessState.ExitCode() != 7 {
 		t.Errorf("got %q and %d, want %q", out, cmd.ProcessState.ExitCode(), want)
 	}
+	// One that says nothing of its environment has the command's.
+	heir := specs.Hook{Path: "/bin/sh", Args: []string{"sh", "-c", `echo "$ONE" > "$0/one"`, dir}}
+	inherits, err := hooks.Argument(specs.State{ID: "c"}, []specs.Hook{heir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd = initCommand(inherits, "--", "/bin/cat", "cat", dir+"/one")
+	cmd.Env = append(os.Environ(), "ONE=two")
+	if out, err := cmd.CombinedOutput(); err != nil || string(out) != "two\n" {
+		t.Errorf("its environment: %q, %v", out, err)
+	}
 	if err := os.WriteFile(dir+"/fail", nil, 0o600); err != nil {
 		t.Fatal(err)
 	}

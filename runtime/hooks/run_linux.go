@@ -75,7 +75,7 @@ func Run(ctx context.Context, k Kind, list []specs.Hook, o Options) error {
 		if err == nil {
 			continue
 		}
-		err = fmt.Errorf("error running %s hook #%d, %s: %w", k, i, list[i].Path, err)
+		err = fmt.Errorf("error running %s hook #%d: %s: %w", k, i, list[i].Path, err)
 		if k != Poststop {
 			return err
 		}
@@ -274,5 +274,10 @@ func RunArgument(s string) error {
 		return api.Errorf(api.KindInvalid, "startContainer hooks: %w", err)
 	}
 	a.State.Pid = os.Getpid() // As the container sees it.
+	for i := range a.Hooks {
+		if a.Hooks[i].Env == nil {
+			a.Hooks[i].Env = os.Environ() // That of the container's process, as with runc.
+		}
+	}
 	return Run(context.Background(), StartContainer, a.Hooks, Options{State: a.State, Dir: "/"})
 }

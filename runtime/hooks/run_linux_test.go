@@ -126,7 +126,7 @@ func TestOrderAndFailure(t *testing.T) {
 func TestFailureToStart(t *testing.T) {
 	for _, path := range []string{"/no/such/hook", "/etc/passwd"} {
 		err := Run(t.Context(), Prestart, []specs.Hook{{Path: path}}, testOptions(t.TempDir()))
-		if err == nil || !strings.Contains(err.Error(), "prestart hook #0, "+path) {
+		if err == nil || !strings.Contains(err.Error(), "error running prestart hook #0: "+path) {
 			t.Errorf("%s: %v", path, err)
 		}
 	}
