@@ -125,11 +125,15 @@ func (t *Task) makeCgroup() error {
 	if l := t.spec.Linux; l != nil {
 		limits, place.Path = hostcgroup.ForSandbox(l.Resources), l.CgroupsPath
 	}
+	// Before it is made: whoever deletes the container finds it if this process is killed.
+	if err := t.noteCgroup(hostcgroup.Planned(place)); err != nil {
+		return err
+	}
 	group, err := hostcgroup.CreateContainer(place, limits)
 	switch {
 	case errors.Is(err, hostcgroup.ErrUnavailable) && (place.Path == "" || os.Geteuid() != 0):
 		t.note("%v: the sandbox holds its limits by itself", err)
-		return nil
+		return t.noteCgroup(nil)
 	case err != nil:
 		return err
 	}
@@ -142,9 +146,14 @@ func (t *Task) makeCgroup() error {
 			return err
 		}
 	}
+	return t.noteCgroup(group.Paths())
+}
+
+// noteCgroup enters where the host's cgroup is.
+func (t *Task) noteCgroup(paths map[string]string) error {
 	return t.handle.Update(func(rec *state.Record) error {
 		task := *rec.Task
-		task.Cgroup = group.Paths()
+		task.Cgroup = paths
 		rec.Task = &task
 		return nil
 	})

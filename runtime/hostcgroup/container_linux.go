@@ -94,6 +94,20 @@ func CreateContainer(p Placement, r *specs.LinuxResources) (*Container, error) {
 	return c, nil
 }
 
+// Planned are the [Container.Paths] of the group that CreateContainer will make, for
+// who wants to find it again whatever happens meanwhile. systemd chooses its own:
+// then, and where there are no groups, they are none.
+func Planned(p Placement) map[string]string {
+	if p.Systemd {
+		return nil
+	}
+	c, err := openContainer(p, nil, nil)
+	if err != nil {
+		return nil // Creating it tells why.
+	}
+	return c.Paths()
+}
+
 // OpenContainer returns the cgroup that [CreateContainer] made, in the same or in
 // another process, from its [Container.Paths].
 func OpenContainer(p Placement, paths map[string]string) (*Container, error) {

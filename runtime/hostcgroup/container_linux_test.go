@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -112,6 +113,7 @@ func TestContainerCgroup(t *testing.T) {
 	}
 	name := "gvx-test-" + strconv.Itoa(os.Getpid())
 	p := Placement{Path: "/" + name + "/missing/leaf", ID: "c1"}
+	planned := Planned(p)
 	c := made(t, p, &specs.LinuxResources{
 		Memory: &specs.LinuxMemory{Limit: pointer(int64(64 << 20)), Swap: pointer(int64(64 << 20))},
 		CPU:    &specs.LinuxCPU{Shares: pointer(uint64(512)), Quota: pointer(int64(50000)), Period: pointer(uint64(100000)), Cpus: "0"},
@@ -125,6 +127,9 @@ func TestContainerCgroup(t *testing.T) {
 			}
 		}
 	}()
+	if !maps.Equal(planned, c.Paths()) || len(planned) == 0 {
+		t.Errorf("it was to be at %v, and is at %v", planned, c.Paths())
+	}
 	for file, want := range map[[2]string]string{
 		{"memory", "memory.limit_in_bytes"}: strconv.Itoa(64 << 20),
 		{"cpu", "cpu.shares"}:               "512",
