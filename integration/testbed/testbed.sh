@@ -22,7 +22,7 @@ cache=${GVX_TESTBED:-${XDG_CACHE_HOME:-$HOME/.cache}/gvx-testbed}
 # shellcheck source=versions.env
 . "$here/versions.env"
 
-programs=(runc runsc registry containerd cni cri-tools runtime-tools seccomp-profile engine fsstress e2fsprogs-tests)
+programs=(runc runsc registry containerd cni cri-tools runtime-tools runc-tests seccomp-profile engine fsstress e2fsprogs-tests)
 images=(demo python full net dind dind-debian redis postgres)
 
 die() { echo "testbed: $*" >&2; exit 1; }
@@ -56,6 +56,7 @@ key() {
 	cni) echo "$CNI_PLUGINS_VERSION" ;;
 	cri-tools) echo "$CRI_TOOLS_VERSION" ;;
 	runtime-tools) echo "$RUNTIME_TOOLS_VERSION" ;;
+	runc-tests) echo "$RUNC_VERSION" ;;
 	seccomp-profile) echo "$DOCKER_PROFILES_VERSION" ;;
 	fsstress) echo "$BTRFS_PROGS_VERSION" ;;
 	e2fsprogs-tests) echo "$E2FSPROGS_VERSION" ;;
@@ -135,6 +136,20 @@ debian_source() {
 	(cd "$dir" && apt-get "${options[@]}" source --download-only "$package=$offered" >&2 && tar -xf "${package}_$version".orig.tar.[gx]z --strip-components=1)
 }
 
+# busybox_tree DIR: makes a root file system of Debian's busybox.
+busybox_tree() {
+	local dir=$1 applet
+	# Without /proc and /sys, which tests of the suite make.
+	mkdir -p "$dir"/{bin,dev,etc,home,root,tmp,usr/bin,usr/sbin,var/spool/mail}
+	chmod 1777 "$dir/tmp"
+	install /bin/busybox "$dir/bin/busybox"
+	for applet in $(busybox --list); do
+		[ "$applet" = busybox ] || ln "$dir/bin/busybox" "$dir/bin/$applet"
+	done
+	printf '%s\n' 'root:x:0:0:root:/root:/bin/sh' 'mail:x:8:8:mail:/var/spool/mail:/bin/false' 'nobody:x:65534:65534:nobody:/home:/bin/false' > "$dir/etc/passwd"
+	printf '%s\n' 'root:x:0:' 'tty:x:5:' 'mail:x:8:' 'users:x:100:' 'nobody:x:65534:' > "$dir/etc/group"
+}
+
 build() {
 	local name=$1 out=$2 dir layer package flags
 	echo "testbed: building $name $(key "$name")" >&2
@@ -170,6 +185,23 @@ build() {
 		CGO_ENABLED=0 go_install $package/cmd/runtimetest "$RUNTIME_TOOLS_VERSION" "$out.part/runtimetest"
 		dir=$(cd / && go mod download -json "$package@$RUNTIME_TOOLS_VERSION" | sed -n 's/^[[:space:]]*"Dir": "\(.*\)",\{0,1\}$/\1/p')
 		install -m 0644 "$dir/rootfs-amd64.tar.gz" "$out.part"
+		mv "$out.part" "$out" ;;
+	runc-tests)
+		# As its Makefile lays them out. The images are ours, under the names that
+		# the suite would fetch others by: Debian's tree is put there by who runs it.
+		"$tree/.ci/apt" bats gawk jq busybox-static gcc libc6-dev
+		rm -rf "$out.part"
+		mkdir -p "$out.part/tests/cmd/_bin"
+		dir=$(cd / && go mod download -json "github.com/opencontainers/runc@$RUNC_VERSION" | sed -n 's/^[[:space:]]*"Dir": "\(.*\)",\{0,1\}$/\1/p')
+		cp -r "$dir/tests/integration" "$out.part/tests"
+		cp "$dir/go.mod" "$out.part"
+		chmod -R u+w "$out.part" && chmod +x "$out.part"/tests/integration/*.sh
+		for package in recvtty sd-helper pidfd-kill remap-rootfs fs-idmap; do
+			CGO_ENABLED=0 go_install github.com/opencontainers/runc/tests/cmd/$package "$RUNC_VERSION" "$out.part/tests/cmd/_bin/$package"
+		done
+		busybox_tree "$out.part/tree"
+		tar -C "$out.part/tree" -cf "$out.part/tests/integration/testdata/busybox-$(go env GOARCH).tar.xz" . && rm -r "$out.part/tree"
+		: > "$out.part/tests/integration/testdata/debian-$(go env GOARCH).tar.xz"
 		mv "$out.part" "$out" ;;
 	seccomp-profile)
 		dir=$(cd / && go mod download -json "github.com/moby/profiles/seccomp@$DOCKER_PROFILES_VERSION" |
