@@ -317,6 +317,42 @@ func TestAutoRemoveOutlivesLauncher(t *testing.T) {
 	}
 }
 
+// TestKilledEpisodesDoNotPileUp: who only ever creates containers that go with
+// their launchers, and kills those, does not gather their records; the living and
+// the stopped are left alone.
+func TestKilledEpisodesDoNotPileUp(t *testing.T) {
+	s := open(t)
+	var living []*Handle
+	for i := range 5 {
+		living = append(living, create(t, s, fmt.Sprint("living-", i)))
+	}
+	stopped := create(t, s, "stopped")
+	stopped.Close()
+	const episodes = 300
+	for range episodes {
+		h, err := s.Create(Record{AutoRemove: true}, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.Close() // As the kernel does for the dead.
+	}
+	for _, dir := range []string{dirContainers, dirNames} {
+		entries, err := os.ReadDir(s.path(dir))
+		if err != nil {
+			t.Fatal(err)
+		}
+		// One is to be expected, of six that stay; twenty never happens.
+		if left := len(entries) - len(living) - 1; left > 20 {
+			t.Errorf("%d of %d killed episodes are left in %s", left, episodes, dir)
+		}
+	}
+	for _, h := range append(living, stopped) {
+		if _, err := os.Lstat(filepath.Join(s.Dir(h.ID()), fileRecord)); err != nil {
+			t.Errorf("one that was to stay: %v", err)
+		}
+	}
+}
+
 // TestAskersAreNoLaunchers: whoever lists containers all the time makes none
 // of them look alive to who removes them, and stops nobody who creates one.
 func TestAskersAreNoLaunchers(t *testing.T) {

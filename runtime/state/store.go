@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"sort"
@@ -99,6 +100,7 @@ func (s *Store) Create(r Record, name string) (*Handle, error) {
 		os.RemoveAll(s.Dir(r.ID))
 		return nil, err
 	}
+	s.sweepSome(r.ID)
 	return h, nil
 }
 
@@ -438,6 +440,31 @@ func (s *Store) sweepLocked(id string) bool {
 		return s.erase(id, "") == nil
 	}
 	return false
+}
+
+// sweepsPerCreate is how many containers each creation looks at, whatever their
+// number: with more than one, the dead stay fewer than some part of the living.
+const sweepsPerCreate = 4
+
+// sweepSome sweeps a few containers, drawn by lot: who starts episodes with --rm,
+// ends them by SIGKILL and never lists them gathers no records.
+//
+// Preconditions: the store is locked.
+func (s *Store) sweepSome(but string) {
+	dir, err := os.Open(s.path(dirContainers))
+	if err != nil {
+		return
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	if err != nil || len(names) == 0 {
+		return
+	}
+	for range min(sweepsPerCreate, len(names)) {
+		if id := names[rand.IntN(len(names))]; id != but && isID(id) {
+			s.sweepLocked(id)
+		}
+	}
 }
 
 // lock takes the store's lock.
