@@ -6,6 +6,8 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"regexp"
@@ -18,9 +20,21 @@ import (
 	"z.gfire.dev/gvx/integration/testbed"
 )
 
-// startTimeout bounds how long an engine may take to answer, on a machine that
-// is busy with other things.
-const startTimeout = 3 * time.Minute
+// Deadlines, on a machine that is busy with other things. Nightly runs have
+// many engines at once on whatever processors there are.
+var (
+	// startTimeout bounds how long an engine may take to answer.
+	startTimeout = patience(3*time.Minute, 30*time.Minute)
+	// scriptTimeout bounds a script of a test's against an engine.
+	scriptTimeout = patience(3*time.Minute, time.Hour)
+)
+
+func patience(normal, nightly time.Duration) time.Duration {
+	if testbed.Nightly() {
+		return nightly
+	}
+	return normal
+}
 
 // engine is a Docker engine in a sandbox.
 type engine struct {
@@ -52,9 +66,17 @@ func (b *lockedBuffer) String() string {
 // start runs an engine's image as the document does; flags go before the image.
 func (w *shared) start(t testing.TB, image, name string, flags ...string) *engine {
 	t.Helper()
-	e := &engine{w: w, socket: w.home.Path("run", name+".sock"), ended: make(chan struct{})}
-	args := append([]string{"run", "--rm", "-e", "DOCKER_TLS_CERTDIR=", "-p", "unix:" + e.socket + ":2375"}, flags...)
-	e.cmd = w.home.Command(context.Background(), append(args, image, "--tls=false")...)
+	socket := w.home.Path("run", name+".sock")
+	args := append([]string{"-e", "DOCKER_TLS_CERTDIR=", "-p", "unix:" + socket + ":2375"}, flags...)
+	return w.launch(t, socket, append(args, image, "--tls=false")...)
+}
+
+// launch runs an engine by what follows `rungv run --rm`; socket is where it is
+// reached without TLS, if it is.
+func (w *shared) launch(t testing.TB, socket string, args ...string) *engine {
+	t.Helper()
+	e := &engine{w: w, socket: socket, ended: make(chan struct{})}
+	e.cmd = w.home.Command(context.Background(), append([]string{"run", "--rm"}, args...)...)
 	e.cmd.Stdout, e.cmd.Stderr = &e.output, &e.output
 	if err := e.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -70,9 +92,32 @@ func (w *shared) start(t testing.TB, image, name string, flags ...string) *engin
 // ready waits until the engine answers, and returns how long that took.
 func (e *engine) ready(t testing.TB) time.Duration {
 	t.Helper()
-	begin := time.Now()
-	for {
-		if testbed.Run(t, e.client("info", "--format", "{{.ServerVersion}}"), nil).Code == 0 {
+	return e.await(t, "answer", func() bool {
+		// The client's start costs far more than the question.
+		return e.pings() && testbed.Run(t, e.client("info", "--format", "{{.ServerVersion}}"), nil).Code == 0
+	})
+}
+
+// pings asks the engine whether it is there.
+func (e *engine) pings() bool {
+	const answerTimeout = 10 * time.Second
+	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", e.socket)
+	}}
+	answer, err := (&http.Client{Transport: transport, Timeout: answerTimeout}).Get("http://engine/_ping")
+	if err != nil {
+		return false
+	}
+	answer.Body.Close()
+	return answer.StatusCode == http.StatusOK
+}
+
+// await asks again and again until the engine does what is wanted, and returns
+// how long that took.
+func (e *engine) await(t testing.TB, what string, done func() bool) time.Duration {
+	t.Helper()
+	for begin := time.Now(); ; {
+		if done() {
 			return time.Since(begin)
 		}
 		select {
@@ -81,7 +126,7 @@ func (e *engine) ready(t testing.TB) time.Duration {
 		case <-time.After(50 * time.Millisecond):
 		}
 		if time.Since(begin) > startTimeout {
-			t.Fatalf("the engine does not answer after %v:\n%s", startTimeout, e.output.String())
+			t.Fatalf("the engine does not %s after %v:\n%s", what, startTimeout, e.output.String())
 		}
 	}
 }
@@ -144,7 +189,7 @@ const prelude = `eventually() { for _ in $(seq 150); do "$@" >/dev/null 2>&1 && 
 // on a last line unless that is 0.
 func (e *engine) sh(t testing.TB, dir, script string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), scriptTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "bash", "-c", prelude+script)
 	cmd.Dir, cmd.Env = dir, e.environment()

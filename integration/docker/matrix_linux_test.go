@@ -69,6 +69,9 @@ func TestMatrix(t *testing.T) {
 				"--mount", "type=volume,src="+volume+",dst=/var/lib/docker")
 			took := e.ready(t)
 			t.Logf("%s answers after %v", entry, took)
+			if !strings.Contains(e.output.String(), "(nf_tables)\n") {
+				t.Errorf("want the iptables that works here, of nftables:\n%s", tail(e.output.String()))
+			}
 			dir, passed := t.TempDir(), 0
 			for _, c := range checks {
 				if c.engine != "" && c.engine != entry {
