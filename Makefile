@@ -83,9 +83,9 @@ nightly: testbed ## The long tests: whole suites; writes integration/RESULTS.md
 	GVX_NIGHTLY=1 $(GO) test -count=1 -p 1 -v -timeout 4h ./integration/...
 	$(MAKE) fuzz FUZZTIME=3m
 
-bench: testbed ## Measure rungv beside runc, runsc, kernel ext4, mkfs.erofs, slirp4netns and passt
+bench: testbed ## Measure rungv beside runc, runsc, kernel ext4, mkfs.erofs, slirp4netns and passt; engines and episodes
 	.ci/apt slirp4netns passt iproute2 e2fsprogs xfsprogs
-	GVX_BENCH=1 $(GO) test -count=1 -v -timeout 60m ./integration/perf
+	GVX_BENCH=1 $(GO) test -count=1 -v -timeout 2h ./integration/perf
 
 clean: ## Remove what was built in the tree (not the test bed)
 	rm -rf $(BIN)

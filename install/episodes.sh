@@ -39,11 +39,26 @@ engine() {
 	engine=$!
 	echo "$engine" > "$work/$name.pid"
 }
-# end NAME SIGNAL: ends its engine by a signal.
+# below PID: it and all processes that it started, and theirs.
+below() {
+	local child
+	echo "$1"
+	for child in $(cat "/proc/$1/task/"*/children 2>/dev/null); do
+		below "$child"
+	done
+}
+# end NAME SIGNAL: ends its engine by a signal, and waits until the last process
+# of its sandbox is gone too.
 end() {
-	local pid
+	local pid all
 	pid=$(cat "$work/$1.pid")
+	all=$(below "$pid")
+	closing=$(now)
 	{ kill "-$2" "$pid" && wait "$pid"; } 2>/dev/null || true
+	for pid in $all; do
+		# One that is dead and waits for its parent is gone as well.
+		while [ -e "/proc/$pid" ] && ! grep -qs '^State:.Z' "/proc/$pid/status"; do sleep 0.002; done
+	done
 	rm "$work/$1.pid"
 }
 # ready NAME: waits for its engine.
@@ -67,8 +82,9 @@ for pair in python=python:3.11-slim redis=redis:7-alpine postgres=postgres:16-al
 	rm "$work/image.tar"
 done
 docker -H "unix://$work/golden.sock" images --format '  {{.Repository}}:{{.Tag}}  {{.Size}}'
+before=$(du -h "$golden" | cut -f 1)
 end golden INT
-printf '  golden volume: %s on disk, made in %d ms\n\n' "$(du -h "$golden" | cut -f 1)" "$(ms "$begin")"
+printf '  golden volume: %s on disk, %s before kill -INT compacted it; made in %d ms\n\n' "$(du -h "$golden" | cut -f 1)" "$before" "$(ms "$begin")"
 
 # repository DIR: a small service with a test.
 repository() {
@@ -115,7 +131,7 @@ YAML
 
 # episode N: one from reset to close; writes its row.
 episode() {
-	local name=episode-$1 begin started built up tested closed verdict=pass
+	local name=episode-$1 begin started built up tested closing closed verdict=pass
 	repository "$work/$name"
 	export DOCKER_HOST=unix://$work/$name.sock
 	begin=$(now)
@@ -134,7 +150,7 @@ episode() {
 	end "$name" KILL
 	closed=$(now)
 	printf '  %-12s %8d %8d %8d %8d %8d   %s\n' "$name" "$(ms "$begin" "$started")" "$(ms "$started" "$built")" \
-		"$(ms "$built" "$up")" "$(ms "$up" "$tested")" "$(ms "$tested" "$closed")" "$verdict" > "$work/$name.row"
+		"$(ms "$built" "$up")" "$(ms "$up" "$tested")" "$(ms "$closing" "$closed")" "$verdict" > "$work/$name.row"
 	[ "$verdict" = pass ] || tail -n 20 "$work/$name.test" >&2
 }
 
