@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -36,6 +37,9 @@ func count(t *testing.T, few, promised int, variable string) int {
 	return few
 }
 
+// startsPerProcessor is how many engines start at once on each processor.
+const startsPerProcessor = 4
+
 // TestEpisodesAtOnce runs many episodes from one golden volume at once, each with
 // the scenario. All are up before the first does anything.
 func TestEpisodesAtOnce(t *testing.T) {
@@ -58,10 +62,15 @@ func TestEpisodesAtOnce(t *testing.T) {
 		}
 		return time.Since(begin)
 	}
-	for i := range episodes {
+	// An engine gives its containerd fifteen seconds to start, which a processor
+	// that many of them share does not.
+	starting := make(chan struct{}, startsPerProcessor*runtime.NumCPU())
+	up := each(func(i int) {
+		starting <- struct{}{}
+		defer func() { <-starting }()
 		episodes[i] = w.episode(t, golden, fmt.Sprintf("episode-%d", i))
-	}
-	up := each(func(i int) { episodes[i].ready(t) })
+		episodes[i].ready(t)
+	})
 	_, available := meminfo(t)
 	worked := each(func(i int) { episodes[i].runScenario(t, fmt.Sprintf("episode-%d", i)) })
 	closed := each(func(i int) { episodes[i].kill(t) })
