@@ -19,8 +19,6 @@ import (
 const (
 	// dockerPort is where an engine listens inside a sandbox.
 	dockerPort = 2375
-	// dockerSocket is the file of [Config.Docker], in the sandbox's directory.
-	dockerSocket = "docker.sock"
 	// maxEnvBytes bounds the environment: Linux' own limit is near.
 	maxEnvBytes = 2 << 20
 	// newEnvFile is where rungv finds the environment: a pipe that it inherits,
@@ -176,9 +174,10 @@ func (p *Port) flag() string {
 	return fmt.Sprintf("%s:%d:%s", ip, p.HostPort, guest)
 }
 
-// runArgs is the command line of a sandbox; dir is its directory on the host.
-func (c *Config) runArgs(dir string) []string {
-	a := &arguments{list: []string{"run", "--rm", "--wait-start", "--progress", "none", "--env-zero-file", newEnvFile}}
+// runArgs is the command line of a sandbox; socket is where an engine inside is
+// published.
+func (c *Config) runArgs(socket string) []string {
+	a := &arguments{list: []string{"run", "--rm", "--wait-start", "--progress", "none", "--detach-keys=", "--env-zero-file", newEnvFile}}
 	a.value("--name", c.Name)
 	a.value("--hostname", c.Hostname)
 	a.value("--platform", c.ImagePlatform)
@@ -210,19 +209,19 @@ func (c *Config) runArgs(dir string) []string {
 	for i := range c.Mounts {
 		a.value("--mount", c.Mounts[i].flag())
 	}
-	c.networkArgs(a, dir)
+	c.networkArgs(a, socket)
 	c.privilegeArgs(a)
 	c.commandArgs(a)
 	return a.list
 }
 
-func (c *Config) networkArgs(a *arguments, dir string) {
+func (c *Config) networkArgs(a *arguments, socket string) {
 	a.value("--network", string(c.NetworkMode))
 	for i := range c.Publish {
 		a.value("--publish", c.Publish[i].flag())
 	}
 	if c.Docker {
-		p := Port{Guest: dockerPort, Path: filepath.Join(dir, dockerSocket)}
+		p := Port{Guest: dockerPort, Path: socket}
 		a.value("--publish", p.flag())
 	}
 	for _, e := range c.Egress {

@@ -13,7 +13,7 @@ import (
 // TestRunArgs: what each field becomes. A zero configuration adds nothing but
 // what the SDK itself needs and the privileges it does not give.
 func TestRunArgs(t *testing.T) {
-	always := []string{"run", "--rm", "--wait-start", "--progress", "none", "--env-zero-file", newEnvFile}
+	always := []string{"run", "--rm", "--wait-start", "--progress", "none", "--detach-keys=", "--env-zero-file", newEnvFile}
 	bare := []string{"--packet-socket-write=false", "--cap-drop=NET_RAW", "--security-opt=no-new-privileges"}
 	open := Config{OCIImage: "i", NetRaw: true, AllowPacketSocketWrite: true, AllowSUID: true}
 	for name, test := range map[string]struct {
@@ -45,11 +45,11 @@ func TestRunArgs(t *testing.T) {
 			c.Publish = []Port{{Guest: 80}, {Guest: 53, HostPort: 5353, Transport: UDP, HostIP: netip.IPv6Loopback()}, {Guest: 1, Path: "/s"}}
 			c.Egress, c.DNS = []string{"deny"}, []netip.Addr{netip.MustParseAddr("192.0.2.1")}
 		}, []string{"--publish=127.0.0.1:0:80", "--publish=[::1]:5353:53/udp", "--publish=unix:/s:1", "--egress=deny", "--dns=192.0.2.1", "i"}},
-		"docker": {func(c *Config) { c.Docker = true }, []string{"--publish=unix:/dir/docker.sock:2375", "i"}},
+		"docker": {func(c *Config) { c.Docker = true }, []string{"--publish=unix:/docker.sock:2375", "i"}},
 	} {
 		c := open
 		test.change(&c)
-		if have, want := c.runArgs("/dir"), append(slices.Clone(always), test.want...); !slices.Equal(have, want) {
+		if have, want := c.runArgs("/docker.sock"), append(slices.Clone(always), test.want...); !slices.Equal(have, want) {
 			t.Errorf("%s:\nhave %s\nwant %s", name, strings.Join(have, " "), strings.Join(want, " "))
 		}
 	}

@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Memory for what others write, who may write without end. The buffers are not
-// embedded: a ReadFrom of theirs would get round the bounds.
+// What others write: memory for it, as they may write without end, and what becomes
+// of it on the way to the caller. The buffers are not embedded: a ReadFrom of theirs
+// would get round the bounds.
 
 package gvx
 
 import (
 	"bytes"
 	"errors"
+	"io"
+	"os"
+	"reflect"
 	"strings"
+	"sync"
 )
 
 // limitedBuffer keeps the first stderrBytes of what is written to it.
@@ -46,4 +51,64 @@ func (b *boundedBuffer) Write(p []byte) (int, error) {
 		return 0, errTooLarge
 	}
 	return b.b.Write(p)
+}
+
+// errSlowWriter is a writer that has not returned long after the end.
+var errSlowWriter = errors.New("a Write has not returned")
+
+// watchedWriter notices what a caller's writer does not take.
+type watchedWriter struct {
+	w io.Writer
+	// from is the pipe that copy reads, and done is closed behind its last Write;
+	// both are nil for a terminal.
+	from *os.File
+	done chan struct{}
+
+	mu      sync.Mutex
+	writing bool
+	err     error
+}
+
+// copy writes what comes through the pipe. A writer that fails closes it: whoever
+// writes to it learns of that.
+func (w *watchedWriter) copy() {
+	defer close(w.done)
+	defer w.from.Close()
+	_, _ = io.Copy(w, w.from)
+}
+
+// sameWriter says whether two writers are one, as the caller wants their output in
+// its order then.
+func sameWriter(a, b io.Writer) bool {
+	return a != nil && b != nil && reflect.ValueOf(a).Comparable() && reflect.ValueOf(b).Comparable() && a == b
+}
+
+// Write implements io.Writer.
+func (w *watchedWriter) Write(p []byte) (int, error) {
+	w.set(true, nil)
+	n, err := w.w.Write(p)
+	if err == nil && n < len(p) {
+		err = io.ErrShortWrite
+	}
+	w.set(false, err)
+	return n, err
+}
+
+func (w *watchedWriter) set(writing bool, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.writing, w.err = writing, err
+}
+
+// lost is what was not taken of the output; nil is a writer that takes all.
+func (w *watchedWriter) lost() error {
+	if w == nil {
+		return nil
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.writing {
+		return errSlowWriter
+	}
+	return w.err
 }

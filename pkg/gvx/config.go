@@ -145,7 +145,9 @@ type Config struct {
 	// is not waited for when the guest ends.
 	Stdin io.Reader
 	// Stdout and Stderr take what the guest writes; it is lost if nil. They are
-	// called from one goroutine each. An *os.File is handed to rungv as it is.
+	// called from one goroutine each, from the same one if they are equal. An
+	// *os.File is handed to rungv as it is. A Write that fails, or has not returned
+	// ten seconds after the guest's end, is [ErrOutput].
 	Stdout, Stderr io.Writer
 	// Warn, if not nil, is told what went wrong without ending anything, by one
 	// goroutine at a time. It must not call the sandbox, which waits for it.

@@ -40,13 +40,20 @@
 //
 //	if errors.Is(err, gvx.ErrImage) { … }
 //
-// A guest that exits with a status other than zero is no error of Run.
+// Those of [VolumeFS]' methods of package io/fs are *[io/fs.PathError], as that package
+// wants them. A guest that exits with a status other than zero is no error of Run. What
+// may help to try again is [ErrUnavailable], [ErrLimit] and [ErrKilled]; [ErrInternal] is a
+// fault to be reported.
 //
 // # Stability
 //
-// Names and behaviour of this package follow semantic versioning with the module.
-// The socket's protocol is not part of it: rungv and the package must agree on its
-// version, which is checked, with an error that says what to update.
+// All exported names, the kinds of error and what their comments say follow semantic
+// versioning with the module: they may still change before version 1.0, with a note in
+// the changelog. Fields and kinds may be added at any time: name fields in literals, and
+// let a switch over kinds have a default. Not stable are the texts of errors and
+// warnings, the documents of [Sandbox.Inspect] and [Volumes.Inspect] beyond docker's own
+// fields, and the socket's protocol: rungv and the package must agree on its version,
+// which is checked, with an error that says what to update.
 //
 // # Platforms
 //

@@ -27,6 +27,8 @@ const (
 	KindTimeout     ErrorKind = "timeout"     // a context's deadline passed
 	KindCanceled    ErrorKind = "canceled"    // a context was cancelled
 	KindExit        ErrorKind = "exit"        // a command ended with a status other than 0
+	KindKilled      ErrorKind = "killed"      // somebody on the host killed rungv or the sandbox, or the host was short of memory
+	KindOutput      ErrorKind = "output"      // a Writer of the caller's did not take all that was written
 	KindState       ErrorKind = "state"       // not now: closed, not started, started already
 	KindPermission  ErrorKind = "permission"  // the host refuses
 	KindUnavailable ErrorKind = "unavailable" // a registry or service does not answer
@@ -48,6 +50,8 @@ var (
 	ErrTimeout     = &Error{Kind: KindTimeout}
 	ErrCanceled    = &Error{Kind: KindCanceled}
 	ErrExit        = &Error{Kind: KindExit}
+	ErrKilled      = &Error{Kind: KindKilled}
+	ErrOutput      = &Error{Kind: KindOutput}
 	ErrState       = &Error{Kind: KindState}
 	ErrPermission  = &Error{Kind: KindPermission}
 	ErrUnavailable = &Error{Kind: KindUnavailable}
@@ -109,6 +113,8 @@ var kinds = map[api.Kind]ErrorKind{
 	api.KindCommandNotFound:      KindStart,
 	api.KindCommandNotExecutable: KindStart,
 	api.KindImage:                KindImage,
+	api.KindVolume:               KindVolume,
+	api.KindKilled:               KindKilled,
 	api.KindLimit:                KindLimit,
 	api.KindNoSpace:              KindLimit,
 	api.KindPermission:           KindPermission,

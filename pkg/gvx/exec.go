@@ -6,11 +6,13 @@ package gvx
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"path"
+	"sync"
 	"syscall"
+
+	"z.gfire.dev/gvx/runtime/api"
 )
 
 const opExec = "execute in sandbox"
@@ -51,10 +53,21 @@ func (c *Command) check() error {
 type Process struct {
 	verb *verb
 	tty  *terminal
+
+	// mu guards what follows: why we ended the command, if we did.
+	mu    sync.Mutex
+	cause *Error
+	hit   bool
+
+	// once sets exit and err: how it ended.
+	once sync.Once
+	exit ExitStatus
+	err  error
 }
 
-// StartExec starts a command in the sandbox. The command is killed when ctx is
-// done, and when the sandbox ends. Call [Process.Wait] to know its end.
+// StartExec starts a command in the sandbox. It returns when the command runs, or
+// with [ErrStart] if it is missing or cannot be run. The command is killed when ctx
+// is done, and when the sandbox ends. Call [Process.Wait] to know its end.
 func (sb *Sandbox) StartExec(ctx context.Context, c Command) (*Process, error) {
 	if err := c.check(); err != nil {
 		return nil, err
@@ -71,7 +84,7 @@ func (sb *Sandbox) StartExec(ctx context.Context, c Command) (*Process, error) {
 		}
 		s.tty = p.tty
 	}
-	a := &arguments{list: []string{"exec", "--env-zero-file", newEnvFile}}
+	a := &arguments{list: []string{"exec", "--detach-keys=", "--env-zero-file", newEnvFile}}
 	a.value("--workdir", c.Dir)
 	a.value("--user", c.User)
 	a.set("--tty", c.TTY)
@@ -85,7 +98,16 @@ func (sb *Sandbox) StartExec(ctx context.Context, c Command) (*Process, error) {
 		return nil, err
 	}
 	p.verb = v
-	forget := context.AfterFunc(ctx, v.stop)
+	if _, err := v.await(ctx, opExec, api.EventStarted); err != nil {
+		v.stop()
+		return nil, err
+	}
+	forget := context.AfterFunc(ctx, func() {
+		p.mu.Lock()
+		p.cause = contextError(opExec, ctx)
+		p.mu.Unlock()
+		v.stop()
+	})
 	go func() {
 		<-v.ended
 		forget() // ctx may outlive many commands.
@@ -94,35 +116,37 @@ func (sb *Sandbox) StartExec(ctx context.Context, c Command) (*Process, error) {
 }
 
 // Wait waits until the command has ended and its output is delivered, and
-// returns how. When ctx is done it stops waiting; the command goes on.
+// returns how. A command that the memory limit ended gives [ErrOOM] besides, one
+// whose output a writer did not take [ErrOutput], and one whose sandbox has ended
+// under it [ErrState]. When ctx is done Wait stops waiting; the command goes on.
 func (p *Process) Wait(ctx context.Context) (ExitStatus, error) {
 	select {
 	case <-p.verb.ended:
-	case <-ctx.Done():
-		return ExitStatus{}, contextError(opExec, ctx)
+	default:
+		select {
+		case <-p.verb.ended:
+		case <-ctx.Done():
+			return ExitStatus{}, contextError(opExec, ctx)
+		}
 	}
-	switch {
-	case p.verb.badPeer != nil:
-		return ExitStatus{}, p.verb.badPeer
-	case p.verb.failed != nil:
-		return ExitStatus{}, failure(opExec, p.verb.failed)
-	}
-	code := p.verb.cmd.ProcessState.ExitCode()
-	if code < 0 {
-		return ExitStatus{}, errorf(KindInternal, opExec, "rungv ended: %v", p.verb.cmd.ProcessState)
-	}
-	exit := ExitStatus{Code: code}
-	if code > signalBase && code <= signalBase+maxSignal {
-		exit.Signal = syscall.Signal(code - signalBase)
-	}
-	return exit, nil
+	p.once.Do(func() {
+		p.exit, p.err = p.verb.outcome(opExec)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		switch {
+		case p.err != nil && p.cause != nil:
+			p.err = p.cause
+		case p.err != nil && p.hit:
+			p.exit, p.err = ExitStatus{Code: signalBase + int(syscall.SIGKILL), Signal: syscall.SIGKILL}, nil
+		case p.err == nil:
+			p.err = outOfMemory(opExec, p.exit)
+		}
+	})
+	return p.exit, p.err
 }
 
-// A shell's way to put a signal into an exit code.
-const (
-	signalBase = 128
-	maxSignal  = 64
-)
+// signalBase is added to a signal's number to make an exit code of it.
+const signalBase = 128
 
 // linuxStop is SIGSTOP, which not every system that this builds on has.
 const linuxStop = syscall.Signal(19)
@@ -150,8 +174,13 @@ func (p *Process) Signal(sig syscall.Signal) error {
 	return nil
 }
 
-// Kill ends the command, and returns when it is gone.
-func (p *Process) Kill() { p.verb.stop() }
+// Kill ends the command, as by SIGKILL, and returns when it is gone.
+func (p *Process) Kill() {
+	p.mu.Lock()
+	p.hit = true
+	p.mu.Unlock()
+	p.verb.stop()
+}
 
 // Exec runs a command in the sandbox and returns how it ended. When ctx is done
 // the command is killed, with [ErrTimeout] or [ErrCanceled].
@@ -161,11 +190,9 @@ func (sb *Sandbox) Exec(ctx context.Context, c Command) (ExitStatus, error) {
 		return ExitStatus{}, err
 	}
 	exit, err := p.Wait(ctx)
-	if err == nil && ctx.Err() != nil && exit.Code != 0 {
-		err = contextError(opExec, ctx)
-	}
-	if errors.Is(err, ErrTimeout) || errors.Is(err, ErrCanceled) {
+	if ctx.Err() != nil && (err != nil || exit.Code != 0) {
 		p.Kill()
+		return exit, contextError(opExec, ctx)
 	}
 	return exit, err
 }

@@ -185,7 +185,11 @@ func (sb *Sandbox) files(ctx context.Context, op string, do treecopy.Do, name st
 		return nil, err
 	}
 	out := boundedBuffer{max: maxListBytes}
-	if err := sb.runtime.run(ctx, op, streams{out: &out}, "files", string(do), sb.id, name); err != nil {
+	err := sb.runtime.run(ctx, op, streams{out: &out}, "files", string(do), sb.id, name)
+	if out.over {
+		err = errorf(KindLimit, op, "its description takes more than %d bytes", maxListBytes)
+	}
+	if err != nil {
 		return nil, err
 	}
 	var list []FileInfo

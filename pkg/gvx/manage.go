@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -155,7 +154,7 @@ func (sb *Sandbox) DockerHost(ctx context.Context) (string, error) {
 	if !sb.config.Docker {
 		return "", errorf(KindState, op, "it is not published: set Config.Docker")
 	}
-	socket := filepath.Join(sb.dir, dockerSocket)
+	socket := sb.socket
 	client := http.Client{
 		Timeout: dockerAnswer,
 		Transport: &http.Transport{

@@ -6,9 +6,11 @@ package gvx
 
 import (
 	"context"
-	"errors"
+	"crypto/rand"
+	"encoding/hex"
 	"fmt"
 	"os"
+	"path/filepath"
 	goruntime "runtime"
 	"sync"
 	"syscall"
@@ -23,6 +25,7 @@ const (
 	opStart = "start sandbox"
 	opRun   = "run sandbox"
 	opWait  = "wait for sandbox"
+	opClose = "close sandbox"
 )
 
 // ExitStatus is how a guest or a command in it ended.
@@ -51,16 +54,17 @@ const (
 type Sandbox struct {
 	runtime *runtime
 	config  Config
-	// dir is a directory of the host for what belongs to this sandbox, or "".
-	dir  string
-	id   string
-	verb *verb
+	// socket is the host's for the engine inside, or "".
+	socket string
+	id     string
+	verb   *verb
 	// control is the path of the control socket.
 	control string
 
-	// mu guards state.
-	mu    sync.Mutex
-	state state
+	// mu guards state, and endedBy: why we ended the guest, if we did.
+	mu      sync.Mutex
+	state   state
+	endedBy *Error
 	// exited is closed when the guest has ended; then exit or exitErr is set.
 	exited  chan struct{}
 	exit    ExitStatus
@@ -99,11 +103,7 @@ func New(ctx context.Context, config Config) (*Sandbox, error) {
 func (sb *Sandbox) prepare(ctx context.Context) error {
 	c := &sb.config
 	if c.Docker {
-		dir, err := os.MkdirTemp("", "gvx-")
-		if err != nil {
-			return errorf(KindPermission, opNew, "make a directory for the engine's socket: %w", err)
-		}
-		sb.dir = dir
+		sb.socket = newSocketPath()
 	}
 	s := streams{in: c.Stdin, out: c.Stdout, err: c.Stderr}
 	if c.TTY {
@@ -118,7 +118,7 @@ func (sb *Sandbox) prepare(ctx context.Context) error {
 		env = []string{}
 	}
 	var err error
-	if sb.verb, err = sb.runtime.start(opNew, s, env, sb.warn, c.runArgs(sb.dir)...); err != nil {
+	if sb.verb, err = sb.runtime.start(opNew, s, env, sb.warn, c.runArgs(sb.socket)...); err != nil {
 		return err
 	}
 	created, err := sb.verb.await(ctx, opNew, api.EventCreated)
@@ -134,10 +134,39 @@ func (sb *Sandbox) prepare(ctx context.Context) error {
 func (sb *Sandbox) abandon() {
 	if sb.verb != nil {
 		sb.verb.stop()
+		sb.sweep()
 	}
-	if sb.dir != "" {
-		_ = os.RemoveAll(sb.dir)
+}
+
+// sweep removes what rungv removes itself, unless it was killed.
+//
+// Preconditions: the process has ended.
+func (sb *Sandbox) sweep() {
+	if !sb.verb.killed() && !sb.verb.shot.Load() {
+		return
 	}
+	if sb.socket != "" {
+		_ = os.Remove(sb.socket)
+	}
+	if sb.id != "" {
+		ctx, cancel := context.WithTimeout(context.Background(), closeGrace)
+		defer cancel()
+		_ = sb.runtime.run(ctx, opClose, streams{}, "rm", "--force", sb.id)
+	}
+}
+
+// newSocketPath is a name that nobody has or guesses, in the directory for
+// temporary files: the socket needs no directory of its own, which would be left
+// when this program is killed.
+func newSocketPath() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // It does not fail.
+	name := "gvx-" + hex.EncodeToString(b[:]) + ".sock"
+	path := filepath.Join(os.TempDir(), name)
+	if abs, err := filepath.Abs(path); err == nil && len(abs) <= maxSocketPathBytes {
+		return abs
+	}
+	return "/tmp/" + name // Clients could not name the other.
 }
 
 // warn hands a warning of any of the sandbox's verbs to the caller.
@@ -170,6 +199,7 @@ func (sb *Sandbox) Start(ctx context.Context) error {
 	}
 	if _, err := sb.verb.await(ctx, opStart, api.EventStarted); err != nil {
 		sb.verb.stop()
+		err = sb.because(err)
 		sb.finish(ExitStatus{}, err)
 		return err
 	}
@@ -184,17 +214,28 @@ func (sb *Sandbox) Start(ctx context.Context) error {
 
 // follow waits for the guest's end.
 func (sb *Sandbox) follow() {
-	e, err := sb.verb.await(context.Background(), opRun, api.EventEnded)
 	<-sb.verb.ended // All output is delivered.
-	if err != nil {
-		sb.finish(ExitStatus{}, err)
-		return
+	exit, err := sb.verb.outcome(opRun)
+	sb.finish(exit, sb.because(err))
+}
+
+// because is why the guest ended with err: because we ended it, if we did.
+func (sb *Sandbox) because(err error) error {
+	sb.mu.Lock()
+	defer sb.mu.Unlock()
+	if err != nil && sb.endedBy != nil {
+		return sb.endedBy
 	}
-	if e.Exit == nil {
-		sb.finish(ExitStatus{}, errorf(KindInternal, opWait, "rungv reported no exit status"))
-		return
+	return err
+}
+
+// endFor records why we are about to end the guest; the first reason counts.
+func (sb *Sandbox) endFor(reason *Error) {
+	sb.mu.Lock()
+	defer sb.mu.Unlock()
+	if sb.endedBy == nil {
+		sb.endedBy = reason
 	}
-	sb.finish(ExitStatus{Code: e.Exit.Code, Signal: syscall.Signal(e.Exit.Signal), OOMKilled: e.Exit.OOMKilled, At: e.Exit.At}, nil)
 }
 
 // finish records the end, once.
@@ -204,8 +245,10 @@ func (sb *Sandbox) finish(exit ExitStatus, err error) {
 }
 
 // Wait waits until the guest has ended and its output is delivered, and
-// returns how. A guest that the memory limit ended gives [ErrOOM] besides. When
-// ctx is done Wait stops waiting; the guest goes on.
+// returns how. A guest that failed after the memory limit had killed any of its
+// processes gives [ErrOOM] besides, one whose output a writer did not take
+// [ErrOutput]. A sandbox that was closed meanwhile is [ErrState], one that somebody
+// else killed [ErrKilled]. When ctx is done Wait stops waiting; the guest goes on.
 func (sb *Sandbox) Wait(ctx context.Context) (ExitStatus, error) {
 	sb.mu.Lock()
 	s := sb.state
@@ -215,32 +258,43 @@ func (sb *Sandbox) Wait(ctx context.Context) (ExitStatus, error) {
 	}
 	select {
 	case <-sb.exited:
-	case <-ctx.Done():
-		return ExitStatus{}, contextError(opWait, ctx)
+	default:
+		select {
+		case <-sb.exited:
+		case <-ctx.Done():
+			return ExitStatus{}, contextError(opWait, ctx)
+		}
 	}
-	switch {
-	case sb.exitErr != nil:
-		return ExitStatus{}, sb.exitErr
-	case sb.exit.OOMKilled:
-		exit := sb.exit
-		return exit, &Error{Kind: KindOOM, Op: opWait, Exit: &exit,
-			Err: fmt.Errorf("the guest needed more than its %d bytes of memory: raise Resources.MemoryBytes", sb.config.Resources.MemoryBytes)}
+	if sb.exitErr != nil {
+		return sb.exit, sb.exitErr
 	}
-	return sb.exit, nil
+	return sb.exit, outOfMemory(opWait, sb.exit)
 }
 
-// Run starts the guest, waits for its end and returns its exit code. When ctx
-// is done it kills the guest and returns [ErrTimeout] or [ErrCanceled].
+// outOfMemory is an error if the memory limit ended what has ended so. One that
+// coped with the end of a process of its own has not failed.
+func outOfMemory(op string, exit ExitStatus) error {
+	if !exit.OOMKilled || exit.Code == 0 {
+		return nil
+	}
+	return &Error{Kind: KindOOM, Op: op, Exit: &exit,
+		Err: fmt.Errorf("exit status %d: the memory limit killed a process: raise Resources.MemoryBytes", exit.Code)}
+}
+
+// Run starts the guest, waits for its end and returns its exit code, as
+// [Sandbox.Wait] does. When ctx is done it kills the guest and returns [ErrTimeout]
+// or [ErrCanceled].
 func (sb *Sandbox) Run(ctx context.Context) (exitCode int, err error) {
 	if err := sb.Start(ctx); err != nil {
 		return 0, err
 	}
-	exit, err := sb.Wait(ctx)
-	if errors.Is(err, ErrTimeout) || errors.Is(err, ErrCanceled) {
+	select {
+	case <-sb.exited:
+	case <-ctx.Done():
+		sb.endFor(contextError(opRun, ctx))
 		sb.verb.stop()
-		<-sb.exited
-		return 0, &Error{Kind: err.(*Error).Kind, Op: opRun, Err: err.(*Error).Err}
 	}
+	exit, err := sb.Wait(context.Background())
 	return exit.Code, err
 }
 
@@ -256,24 +310,19 @@ func (sb *Sandbox) Close() error {
 	before := sb.state
 	sb.state = closed
 	sb.mu.Unlock()
-	var err error
-	sb.closing.Do(func() { err = sb.end(before) })
-	return err
+	sb.endFor(errorf(KindState, opWait, "the sandbox was closed"))
+	sb.closing.Do(func() { sb.end(before) })
+	return nil
 }
 
 // end is Close in the given state, once: who closes meanwhile waits for it.
-func (sb *Sandbox) end(before state) error {
+func (sb *Sandbox) end(before state) {
 	sb.verb.stop()
 	if before == prepared {
 		sb.finish(ExitStatus{}, errorf(KindState, opWait, "it was closed before it was started"))
 	}
 	<-sb.exited
-	if sb.dir != "" {
-		if err := os.RemoveAll(sb.dir); err != nil {
-			return errorf(KindPermission, "close sandbox", "%w", err)
-		}
-	}
-	return nil
+	sb.sweep()
 }
 
 // alive returns an error unless the guest runs.

@@ -16,4 +16,5 @@ func (*terminal) control(*exec.Cmd)           {}
 func (*terminal) abort()                      {}
 func (*terminal) start()                      {}
 func (*terminal) close()                      {}
+func (*terminal) watched() *watchedWriter     { return nil }
 func (*terminal) resize(uint16, uint16) error { return nil }

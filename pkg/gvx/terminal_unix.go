@@ -20,7 +20,7 @@ import (
 type terminal struct {
 	primary, replica *os.File
 	in               io.Reader
-	out              io.Writer
+	out              *watchedWriter
 	interactive      bool
 	drained          chan struct{}
 }
@@ -31,9 +31,10 @@ func openTerminal(op string, s *streams) (*terminal, error) {
 	if err != nil {
 		return nil, errorf(KindLimit, op, "open a terminal: %w", err)
 	}
-	t := &terminal{primary: primary, replica: replica, in: s.in, out: s.out, interactive: s.in != nil, drained: make(chan struct{})}
-	if t.out == nil {
-		t.out = io.Discard
+	t := &terminal{primary: primary, replica: replica, in: s.in, interactive: s.in != nil, drained: make(chan struct{})}
+	t.out = &watchedWriter{w: s.out}
+	if s.out == nil {
+		t.out.w = io.Discard
 	}
 	*s = streams{out: replica, err: replica}
 	if t.interactive {
@@ -60,9 +61,13 @@ func (t *terminal) start() {
 	}
 	go func() {
 		defer close(t.drained)
-		_, _ = io.Copy(t.out, t.primary) // Ends with EIO: nobody has the replica any more.
+		_, _ = io.Copy(t.out, t.primary)      // Ends with EIO: nobody has the replica any more.
+		_, _ = io.Copy(io.Discard, t.primary) // Or with the writer's error: the guest goes on.
 	}()
 }
+
+// watched is what takes the terminal's output.
+func (t *terminal) watched() *watchedWriter { return t.out }
 
 // close ends the relay when the last output is through.
 func (t *terminal) close() {

@@ -14,6 +14,8 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"time"
 
 	"z.gfire.dev/gvx/runtime/api"
@@ -28,10 +30,11 @@ const (
 	// closeGrace is how long rungv has to end its sandbox once it was left: a
 	// few milliseconds, but a host in distress must not leave a file behind.
 	closeGrace = 15 * time.Second
-	// outputGrace is how long output may be on its way after rungv's end, and
-	// inputGrace how long the reader of input may take to notice it.
-	outputGrace = 10 * time.Second
-	inputGrace  = time.Second
+	// peerGrace is how long a process that closed its end of the socket, or writes
+	// nonsense to it, has to go by itself.
+	peerGrace = time.Second
+	// inputGrace is how long the reader of input may take to notice rungv's end.
+	inputGrace = time.Second
 	// opSockets is what fails before a verb is known.
 	opSockets = "execute rungv"
 	// stderrBytes bounds what is kept of the standard error of a verb that has
@@ -40,6 +43,10 @@ const (
 	// maxAnswerBytes bounds what a verb without a guest prints.
 	maxAnswerBytes = 64 << 20
 )
+
+// outputGrace is how long output may be on its way after rungv's end: it waits for
+// the caller's writers. Tests are less patient.
+var outputGrace = 10 * time.Second
 
 // runtime is a rungv binary and the directory it is to use.
 type runtime struct {
@@ -93,7 +100,13 @@ type verb struct {
 	greeted bool
 	badPeer error
 
+	// out and errs watch the caller's writers.
+	out, errs *watchedWriter
+
 	stopOnce sync.Once
+	// gone is closed when the process is, and shot says that we killed it.
+	gone chan struct{}
+	shot atomic.Bool
 }
 
 // maxEvents is more than any verb sends: created, ready, started, ended.
@@ -113,21 +126,23 @@ func (r *runtime) start(op string, s streams, env []string, warn func(string), a
 		s.tty.abort()
 		return nil, err
 	}
-	v := &verb{op: op, conn: near, warn: warn, events: make(chan api.Event, maxEvents), ended: make(chan struct{}), fed: make(chan struct{})}
+	v := &verb{op: op, conn: near, warn: warn, events: make(chan api.Event, maxEvents), ended: make(chan struct{}), fed: make(chan struct{}), gone: make(chan struct{})}
 	global := []string{"--caller-fd", callerFD}
 	if r.root != "" {
 		global = append(global, "--root", r.root)
 	}
 	v.cmd = exec.Command(r.path, append(global, args...)...)
 	v.cmd.ExtraFiles = []*os.File{far}
-	v.cmd.Stdout, v.cmd.Stderr = s.out, s.err
-	v.cmd.WaitDelay = outputGrace
 	if s.tty != nil {
 		s.tty.control(v.cmd)
 	} else {
 		prepareCommand(v.cmd)
 	}
-	err = v.launch(s.in, env)
+	given, err := v.pipeOutput(&s)
+	if err == nil {
+		err = v.launch(s.in, env)
+		given(err == nil)
+	}
 	far.Close()
 	if err != nil {
 		near.Close()
@@ -141,11 +156,13 @@ func (r *runtime) start(op string, s streams, env []string, warn func(string), a
 	go func() {
 		defer close(read)
 		if v.read(r.path); v.badPeer != nil {
-			_ = v.cmd.Process.Kill() // Nobody knows what it is about to do.
+			v.shoot(peerGrace) // Nobody knows what it is about to do.
 		}
 	}()
 	go func() {
 		v.waitErr = v.cmd.Wait()
+		close(v.gone)
+		v.awaitOutput()
 		// What it said is there, unless a process of its own still has the socket.
 		_ = v.conn.SetReadDeadline(time.Now().Add(outputGrace))
 		<-read
@@ -259,14 +276,138 @@ func (v *verb) await(ctx context.Context, op string, want api.EventType) (api.Ev
 //
 // Preconditions: events is closed.
 func (v *verb) reason(op string) error {
-	switch {
-	case v.badPeer != nil:
-		return v.badPeer
-	case v.failed != nil:
+	if v.failed != nil && v.badPeer == nil {
 		return failure(op, v.failed)
 	}
 	<-v.ended
+	switch {
+	case v.killed(): // Perhaps before it could introduce itself.
+		return errorf(KindKilled, op, "rungv was killed, and what it did ended with it")
+	case v.badPeer != nil:
+		return v.badPeer
+	}
 	return errorf(KindInternal, op, "rungv ended without a word: %v", v.cmd.ProcessState)
+}
+
+// outcome is how the guest of the process ended, once that has.
+//
+// Preconditions: ended is closed, and the guest was seen to start.
+func (v *verb) outcome(op string) (ExitStatus, error) {
+	e, err := v.await(context.Background(), op, api.EventEnded)
+	if lost := v.undelivered(op); lost != nil {
+		exit := newExitStatus(e.Exit)
+		lost.Exit = &exit
+		return exit, lost
+	}
+	if err != nil {
+		return ExitStatus{}, err
+	}
+	if e.Exit == nil {
+		return ExitStatus{}, errorf(KindInternal, op, "rungv reported no exit status")
+	}
+	return newExitStatus(e.Exit), nil
+}
+
+// newExitStatus translates what rungv reports; nil is nothing known.
+func newExitStatus(e *api.ExitStatus) ExitStatus {
+	if e == nil {
+		return ExitStatus{}
+	}
+	return ExitStatus{Code: e.Code, Signal: syscall.Signal(e.Signal), OOMKilled: e.OOMKilled, At: e.At}
+}
+
+// killed says whether somebody else killed the process.
+//
+// Preconditions: ended is closed.
+func (v *verb) killed() bool {
+	status, ok := v.cmd.ProcessState.Sys().(syscall.WaitStatus)
+	return ok && status.Signaled() && status.Signal() == syscall.SIGKILL && !v.shot.Load()
+}
+
+// shoot kills the process, unless it is gone within the time given.
+func (v *verb) shoot(after time.Duration) {
+	select {
+	case <-v.gone:
+	case <-time.After(after):
+		v.shot.Store(true)
+		_ = v.cmd.Process.Kill()
+	}
+}
+
+// pipeOutput gives the process its output: files, a terminal's too, as they are, and
+// pipes for other writers, which are copied by goroutines of ours: those of
+// [exec.Cmd] are waited for, also when a writer never returns. What it returns
+// is called when the process has got them, or has not been started.
+func (v *verb) pipeOutput(s *streams) (given func(started bool), err error) {
+	if s.tty != nil {
+		v.cmd.Stdout, v.cmd.Stderr, v.out = s.out, s.err, s.tty.watched()
+		return func(bool) {}, nil
+	}
+	var far []*os.File
+	pipe := func(w io.Writer) (io.Writer, *watchedWriter) {
+		if _, file := w.(*os.File); file || w == nil || err != nil {
+			return w, nil
+		}
+		r, f, perr := os.Pipe()
+		if perr != nil {
+			err = perr
+			return nil, nil
+		}
+		far = append(far, f)
+		return f, &watchedWriter{w: w, from: r, done: make(chan struct{})}
+	}
+	v.cmd.Stdout, v.out = pipe(s.out)
+	if sameWriter(s.out, s.err) {
+		v.cmd.Stderr = v.cmd.Stdout // One goroutine writes both.
+	} else {
+		v.cmd.Stderr, v.errs = pipe(s.err)
+	}
+	given = func(started bool) {
+		for _, f := range far {
+			f.Close()
+		}
+		for _, w := range []*watchedWriter{v.out, v.errs} {
+			switch {
+			case w == nil:
+			case started:
+				go w.copy()
+			default:
+				w.from.Close()
+			}
+		}
+	}
+	if err != nil {
+		given(false)
+	}
+	return given, err
+}
+
+// awaitOutput waits for writers of the caller's, not for ever.
+func (v *verb) awaitOutput() {
+	late := time.After(outputGrace)
+	for _, w := range []*watchedWriter{v.out, v.errs} {
+		if w == nil || w.from == nil {
+			continue
+		}
+		select {
+		case <-w.done:
+		case <-late:
+			late = time.After(0)
+			w.from.Close()
+		}
+	}
+}
+
+// undelivered is an error if output was lost on the caller's side.
+//
+// Preconditions: ended is closed.
+func (v *verb) undelivered(op string) *Error {
+	for _, w := range []*watchedWriter{v.out, v.errs} {
+		if err := w.lost(); err != nil {
+			return errorf(KindOutput, op, "output is not complete: %w", err)
+		}
+	}
+	return nil
 }
 
 // say sends a word to the process.
@@ -283,7 +424,7 @@ func (v *verb) stop() {
 		select {
 		case <-v.ended:
 		case <-time.After(closeGrace):
-			_ = v.cmd.Process.Kill()
+			v.shoot(0)
 			<-v.ended
 		}
 	})
@@ -313,8 +454,15 @@ func (r *runtime) run(ctx context.Context, op string, s streams, args ...string)
 	switch {
 	case err != nil:
 		return err
+	case v.killed():
+		return errorf(KindKilled, op, "rungv was killed")
 	case v.badPeer != nil:
 		return v.badPeer
+	}
+	if lost := v.undelivered(op); lost != nil {
+		return lost
+	}
+	switch {
 	case v.failed != nil:
 		return failure(op, v.failed)
 	case v.waitErr != nil:
@@ -327,5 +475,8 @@ func (r *runtime) run(ctx context.Context, op string, s streams, args ...string)
 func (r *runtime) output(ctx context.Context, op string, args ...string) ([]byte, error) {
 	out := boundedBuffer{max: maxAnswerBytes}
 	err := r.run(ctx, op, streams{out: &out}, args...)
+	if out.over {
+		err = errorf(KindLimit, op, "rungv prints more than %d bytes", maxAnswerBytes)
+	}
 	return out.b.Bytes(), err
 }

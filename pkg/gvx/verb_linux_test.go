@@ -12,13 +12,21 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
+	"time"
 
 	"z.gfire.dev/gvx/runtime/api"
 )
 
 // hello is what a rungv of our version says first.
 var hello = fmt.Sprintf(`echo '{"event":"hello","protocol":%d}' >&3; `, api.CallerProtocol)
+
+// began and over are what it says of a command in a sandbox.
+const (
+	began = `echo '{"event":"started"}' >&3; `
+	over  = `; echo '{"event":"ended","exit":{"code":0}}' >&3`
+)
 
 // peer is a shell script in rungv's place: what a rungv would say that is of
 // another version, killed or under a guest's influence.
@@ -71,7 +79,7 @@ func TestVerbsOutputIsBounded(t *testing.T) {
 
 // TestOutputOfACommandIsBounded: one that never ends is killed.
 func TestOutputOfACommandIsBounded(t *testing.T) {
-	sb := &Sandbox{runtime: peer(t, hello+"exec yes"), state: running, exited: make(chan struct{})}
+	sb := &Sandbox{runtime: peer(t, hello+began+"exec yes"), state: running, exited: make(chan struct{})}
 	out, err := sb.boundedOutput(t.Context(), 100<<10, []string{"yes"})
 	if !errors.Is(err, ErrLimit) || len(out) > 100<<10 {
 		t.Errorf("%d bytes, %v", len(out), err)
@@ -158,7 +166,7 @@ func (c *counted) AfterFunc(func()) func() bool {
 // TestEndedCommandIsForgotten by a context that lives on.
 func TestEndedCommandIsForgotten(t *testing.T) {
 	ctx := &counted{Context: t.Context(), done: make(chan struct{}), gone: make(chan struct{}, 1)}
-	sb := &Sandbox{runtime: peer(t, hello), state: running, exited: make(chan struct{})}
+	sb := &Sandbox{runtime: peer(t, hello+began+"true"+over), state: running, exited: make(chan struct{})}
 	p, err := sb.StartExec(ctx, Command{Args: []string{"true"}})
 	if err != nil {
 		t.Fatal(err)
@@ -184,7 +192,7 @@ func TestInputIsTheCallersAgain(t *testing.T) {
 
 // TestEnvironmentIsTheCallersAgain when a command was started.
 func TestEnvironmentIsTheCallersAgain(t *testing.T) {
-	sb := &Sandbox{runtime: peer(t, hello+"tr '\\0' '\\n' < "+newEnvFile), state: running, exited: make(chan struct{})}
+	sb := &Sandbox{runtime: peer(t, hello+began+"tr '\\0' '\\n' < "+newEnvFile+over), state: running, exited: make(chan struct{})}
 	env := []string{"A=1", "B=2"}
 	var out bytes.Buffer
 	p, err := sb.StartExec(t.Context(), Command{Args: []string{"env"}, Env: env, Stdout: &out})
@@ -200,7 +208,7 @@ func TestEnvironmentIsTheCallersAgain(t *testing.T) {
 // TestWarningsComeOneAtATime, of several verbs too.
 func TestWarningsComeOneAtATime(t *testing.T) {
 	var heard []string // The race detector sees who else writes it.
-	sb := &Sandbox{runtime: peer(t, hello+`for i in 1 2 3 4 5 6 7 8; do echo '{"event":"warning","message":"w"}' >&3; done`),
+	sb := &Sandbox{runtime: peer(t, hello+began+`for i in 1 2 3 4 5 6 7 8; do echo '{"event":"warning","message":"w"}' >&3; done`+over),
 		config: Config{Warn: func(m string) { heard = append(heard, m) }}, state: running, exited: make(chan struct{})}
 	var all sync.WaitGroup
 	for range 4 {
@@ -213,5 +221,92 @@ func TestWarningsComeOneAtATime(t *testing.T) {
 	all.Wait()
 	if strings.Join(heard, "") != strings.Repeat("w", 32) {
 		t.Errorf("%d warnings", len(heard))
+	}
+}
+
+// TestLostOutputIsTold, of a writer that fails, one that never returns and one that
+// shares its place with the other; none is held up for ever by it.
+func TestLostOutputIsTold(t *testing.T) {
+	defer func(d time.Duration) { outputGrace = d }(outputGrace)
+	outputGrace = 100 * time.Millisecond
+	many := "for i in 1 2 3 4 5 6 7 8; do echo out; echo err >&2; done"
+	broken, stuck := refusing{errors.New("no room")}, make(stuck)
+	defer close(stuck)
+	for name, test := range map[string]struct {
+		command Command
+		cause   error
+	}{
+		"output":    {Command{Stdout: broken}, broken.err},
+		"errors":    {Command{Stderr: broken}, broken.err},
+		"both":      {Command{Stdout: broken, Stderr: broken}, broken.err},
+		"terminal":  {Command{Stdout: broken, TTY: true}, broken.err},
+		"stuck":     {Command{Stdout: stuck}, errSlowWriter},
+		"shortened": {Command{Stdout: refusing{}}, io.ErrShortWrite},
+	} {
+		sb := &Sandbox{runtime: peer(t, hello+began+many+over), state: running, exited: make(chan struct{})}
+		test.command.Args = []string{"x"}
+		exit, err := sb.Exec(t.Context(), test.command)
+		var typed *Error
+		if !errors.Is(err, ErrOutput) || !errors.Is(err, test.cause) || !errors.As(err, &typed) || typed.Exit == nil || exit.Code != 0 {
+			t.Errorf("%s: %+v, %v", name, exit, err)
+		}
+	}
+}
+
+// refusing is a writer that fails, or takes nothing and says so.
+type refusing struct{ err error }
+
+func (r refusing) Write([]byte) (int, error) { return 0, r.err }
+
+// stuck is a writer that does not return before it is closed.
+type stuck chan struct{}
+
+func (s stuck) Write(p []byte) (int, error) { <-s; return len(p), nil }
+
+// TestOneWriterForBothStreams gets both, from one goroutine.
+func TestOneWriterForBothStreams(t *testing.T) {
+	var out bytes.Buffer // The race detector sees who else writes it.
+	sb := &Sandbox{runtime: peer(t, hello+began+"echo a; echo b >&2; echo c"+over), state: running, exited: make(chan struct{})}
+	if _, err := sb.Exec(t.Context(), Command{Args: []string{"x"}, Stdout: &out, Stderr: &out}); err != nil || out.String() != "a\nb\nc\n" {
+		t.Errorf("%q, %v", &out, err)
+	}
+}
+
+// TestKilledRuntimeIsTold from a fault of it.
+func TestKilledRuntimeIsTold(t *testing.T) {
+	r := peer(t, hello+"kill -9 $$")
+	if err := r.run(t.Context(), "ask", streams{}); !errors.Is(err, ErrKilled) {
+		t.Errorf("a verb: %v", err)
+	}
+	if err := peer(t, "kill -9 $$").run(t.Context(), "ask", streams{}); !errors.Is(err, ErrKilled) {
+		t.Errorf("before it introduced itself: %v", err)
+	}
+	r = peer(t, hello+began+"kill -9 $$")
+	sb := &Sandbox{runtime: r, state: running, exited: make(chan struct{})}
+	if _, err := sb.Exec(t.Context(), Command{Args: []string{"x"}}); !errors.Is(err, ErrKilled) {
+		t.Errorf("a command: %v", err)
+	}
+	if err := peer(t, hello+"exit 3").run(t.Context(), "ask", streams{}); !errors.Is(err, ErrInternal) {
+		t.Errorf("an end without a word: %v", err)
+	}
+}
+
+// TestCommandsEndIsExact: an exit code above 128 is no signal, and what the memory
+// limit did is told.
+func TestCommandsEndIsExact(t *testing.T) {
+	for said, want := range map[string]struct {
+		exit ExitStatus
+		err  error
+	}{
+		`{"code":130}`:                             {ExitStatus{Code: 130}, nil},
+		`{"code":130,"signal":2}`:                  {ExitStatus{Code: 130, Signal: syscall.SIGINT}, nil},
+		`{"code":137,"signal":9,"oomKilled":true}`: {ExitStatus{Code: 137, Signal: syscall.SIGKILL, OOMKilled: true}, ErrOOM},
+		`{"code":0,"oomKilled":true}`:              {ExitStatus{OOMKilled: true}, nil},
+	} {
+		sb := &Sandbox{runtime: peer(t, hello+began+`echo '{"event":"ended","exit":`+said+`}' >&3`), state: running, exited: make(chan struct{})}
+		exit, err := sb.Exec(t.Context(), Command{Args: []string{"x"}})
+		if exit != want.exit || want.err == nil && err != nil || !errors.Is(err, want.err) {
+			t.Errorf("%s: %+v, %v", said, exit, err)
+		}
 	}
 }

@@ -15,11 +15,11 @@ const (
 	// EventReady says that all is prepared and that the guest starts when the
 	// caller says so: only with `rungv run --wait-start`.
 	EventReady EventType = "ready"
-	// EventStarted says that the guest's first process runs.
+	// EventStarted says that the guest's first process runs, or that of an exec.
 	EventStarted EventType = "started"
 	// EventWarning is something that went wrong without ending the verb.
 	EventWarning EventType = "warning"
-	// EventEnded says how the guest ended.
+	// EventEnded says how the guest ended, or the process of an exec.
 	EventEnded EventType = "ended"
 	// EventFailed says why the verb failed: what a person would have read on
 	// standard error.
@@ -30,7 +30,7 @@ const (
 // a connected stream socket on which rungv writes one [Event] a line, as JSON,
 // and reads lines of one word: see [CallerStart]. The end of what it can read says
 // that the caller has ended, and ends the verb.
-const CallerProtocol = 1
+const CallerProtocol = 2
 
 // CallerStart is the caller's answer to EventReady: let the guest run.
 const CallerStart = "start"

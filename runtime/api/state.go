@@ -38,6 +38,11 @@ const (
 	// KindImage is a broken, hostile or unsupported image, or one to be run that
 	// does not exist.
 	KindImage Kind = "image"
+	// KindVolume is a damaged volume, or a file that is none.
+	KindVolume Kind = "volume"
+	// KindKilled is a process of ours that somebody on the host killed: a person,
+	// or the host when it was short of memory.
+	KindKilled Kind = "killed"
 	// KindLimit is a named limit that was reached.
 	KindLimit Kind = "limit"
 	// KindNoSpace is a full disk or quota.

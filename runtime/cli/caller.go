@@ -10,6 +10,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -19,6 +20,7 @@ import (
 	"unicode/utf8"
 
 	"z.gfire.dev/gvx/runtime/api"
+	"z.gfire.dev/gvx/runtime/state"
 )
 
 // noCaller is the value of --caller-fd that says that a person started us.
@@ -131,7 +133,11 @@ func (c *caller) context(ctx context.Context) (_ context.Context, stop context.C
 // failed reports a verb's error and says whether there is a program to hear it,
 // or was: it is not for the standard error of a guest.
 func (c *caller) failed(err error, code int) bool {
-	c.send(api.Event{Type: api.EventFailed, Kind: api.KindOf(err), Message: strings.TrimRight(err.Error(), "\n"), Code: code})
+	kind := api.KindOf(err)
+	if errors.Is(err, state.ErrNoContainer) {
+		kind = api.KindState // A program asks for its own: it has ended. What is not found is a file.
+	}
+	c.send(api.Event{Type: api.EventFailed, Kind: kind, Message: strings.TrimRight(err.Error(), "\n"), Code: code})
 	return c != nil
 }
 

@@ -92,6 +92,9 @@ func runExec(cmd *cobra.Command, g *globals, f *execFlags, args []string) error 
 	if f.tty && f.interactive && !f.detach && !term.IsTerminal(int(os.Stdin.Fd())) {
 		return api.Errorf(api.KindInvalid, "the input device is not a TTY")
 	}
+	if g.caller != nil {
+		o.Started = g.caller.started
+	}
 	ctx, stop := g.caller.context(cmd.Context())
 	defer stop()
 	res, err := r.Exec(ctx, args[0], o)
@@ -103,6 +106,11 @@ func runExec(cmd *cobra.Command, g *globals, f *execFlags, args []string) error 
 			code = container.ExitCode(err)
 		}
 		return &exitError{code: code, err: fmt.Errorf("exec failed: %w", err)}
+	case res.ContainerEnded && g.caller != nil:
+		return &exitError{code: res.Exit.Code, err: api.Errorf(api.KindState, "the container has ended under the command")}
+	}
+	g.caller.ended(res.Exit)
+	switch {
 	case res.Running && !f.detach:
 		fmt.Fprintln(cmd.ErrOrStderr(), "read escape sequence")
 	case res.Exit.Code != 0:

@@ -165,12 +165,16 @@ func (r *Runner) copyJob(ctx context.Context, ref string, job *treecopy.Job, in 
 		return err
 	case res.Exit.Code == 0:
 		return nil
+	case res.ContainerEnded:
+		return api.Errorf(api.KindState, "copy: container %s has ended meanwhile", rec.Name)
+	case res.Exit.OOMKilled:
+		return api.Errorf(api.KindLimit, "copy: the container's side was killed by the memory limit of container %s: raise it", rec.Name)
 	case treecopy.IsNotFound(res.Exit.Code) && (job.Out || job.Do != ""):
 		return api.Errorf(api.KindNotFound, "Could not find the file %s in container %s", job.Path, rec.Name)
 	case treecopy.IsNotFound(res.Exit.Code):
 		return api.Errorf(api.KindNotFound, "Could not find the directory %s in container %s", job.Path, rec.Name)
 	case res.Exit.Signal != 0:
-		return api.Errorf(api.KindInternal, "copy: the container's side was killed by signal %d: is its memory limit too small?", res.Exit.Signal)
+		return api.Errorf(api.KindInternal, "copy: the container's side was killed by signal %d", res.Exit.Signal)
 	}
 	return api.Errorf(api.KindInvalid, "copy: container %s: %s", rec.Name, control.Clean(strings.TrimSpace(said.String()), maxCopyErrorBytes))
 }

@@ -37,6 +37,8 @@ type ExecOptions struct {
 	PIDFile string
 	// Program, if not nil, runs in place of Args[0].
 	Program *os.File
+	// Started, if not nil, is called once the process runs.
+	Started func()
 	// NoSignals leaves this process' signals alone.
 	NoSignals bool
 }

@@ -65,7 +65,13 @@ func (r *Runner) Exec(ctx context.Context, ref string, o ExecOptions) (res contr
 			return res, err
 		}
 	}
+	killsBefore := e.memoryKills(ctx)
+	told := e.announce(ctx)
 	res, err = e.control.Exec(ctx, rec.ID, &control.Exec{ID: e.id, Process: p, Detach: o.Detach, Program: o.Program != nil})
+	told(err == nil)
+	if err == nil && res.Exit.Code == exitSignalBase+signalKill {
+		res.Exit.OOMKilled = e.memoryKills(ctx) > killsBefore
+	}
 	if e.streams != nil {
 		if res.Running {
 			e.streams.Restore()
@@ -79,9 +85,46 @@ func (r *Runner) Exec(ctx context.Context, ref string, o ExecOptions) (res contr
 	if errors.Is(err, control.ErrClosed) {
 		// The container ended under it.
 		res.Exit = api.ExitStatus{Code: exitSignalBase + signalKill, Signal: signalKill}
+		res.ContainerEnded = true
 		return res, nil
 	}
 	return res, err
+}
+
+// announce tells who wants to know that the process runs. What it returns is called
+// when the process has ended, and with whether it ever ran: one may be so short that
+// nobody sees it.
+func (e *execution) announce(ctx context.Context) (ended func(ran bool)) {
+	if e.o.Started == nil {
+		return func(bool) {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	seen := make(chan bool, 1)
+	go func() {
+		_, err := e.control.ExecStarted(ctx, e.rec.ID, e.id)
+		if err == nil {
+			e.o.Started()
+		}
+		seen <- err == nil
+	}()
+	return func(ran bool) {
+		cancel()
+		if !<-seen && ran {
+			e.o.Started()
+		}
+	}
+}
+
+// memoryKills is how many processes the container's memory limit has killed so far.
+func (e *execution) memoryKills(ctx context.Context) uint64 {
+	if e.rec.Options.MemoryBytes == 0 {
+		return 0
+	}
+	stats, err := e.control.Stats(ctx, e.rec.ID)
+	if err != nil {
+		return 0
+	}
+	return stats.OOMKills
 }
 
 // newExecID returns an id that nobody guesses.

@@ -405,7 +405,11 @@ func (u *run) lost(cause error) (api.ExitStatus, error) {
 	if ending.Signal != 0 {
 		exit.Code, exit.Signal = exitSignalBase+int(ending.Signal), int(ending.Signal)
 	}
-	err := api.Errorf(api.KindInternal, "the sandbox process %d ended before its guest did: %v", u.process.PID, ending)
+	kind := api.KindInternal
+	if ending.Signal == syscall.SIGKILL {
+		kind = api.KindKilled // No fault of a sandbox ends it so.
+	}
+	err := api.Errorf(kind, "the sandbox process %d ended before its guest did: %v", u.process.PID, ending)
 	if !errors.Is(cause, control.ErrClosed) {
 		err = api.Errorf(api.KindInternal, "the sandbox process %d failed: %w", u.process.PID, cause)
 	}

@@ -41,6 +41,8 @@ type ExecResult struct {
 	PID     int
 	Exit    api.ExitStatus
 	Running bool
+	// ContainerEnded says that it was not seen to end: its container did.
+	ContainerEnded bool
 }
 
 // Exec runs an additional process and returns when it has ended or goes on

@@ -35,6 +35,9 @@ const maxRecordBytes = 2 * api.MaxSpecBytes
 // maxNameAttempts bounds the search for a free random name.
 const maxNameAttempts = 8
 
+// ErrNoContainer says that no container has an id or name, in docker's words.
+var ErrNoContainer = errors.New("No such container")
+
 // Store is a root directory with containers. Its methods may be called
 // concurrently, by any number of processes.
 type Store struct {
@@ -204,7 +207,7 @@ func (s *Store) Resolve(ref string) (string, error) {
 	}
 	switch len(found) {
 	case 0:
-		return "", api.Errorf(api.KindNotFound, "No such container: %s", ref)
+		return "", api.Errorf(api.KindNotFound, "%w: %s", ErrNoContainer, ref)
 	case 1:
 		return found[0], nil
 	}
@@ -280,7 +283,7 @@ func (s *Store) read(id string) (*Record, error) {
 	a := s.amendment(id)
 	a.cover(r)
 	if !alive && r.AutoRemove && r.State != api.StateCreated {
-		return nil, api.Errorf(api.KindNotFound, "No such container: %s", id)
+		return nil, api.Errorf(api.KindNotFound, "%w: %s", ErrNoContainer, id)
 	}
 	if !alive && r.State != api.StateStopped && r.State != api.StateCreated {
 		r.lost()
@@ -292,7 +295,7 @@ func (s *Store) read(id string) (*Record, error) {
 func (s *Store) load(id string) (*Record, error) {
 	f, err := os.Open(filepath.Join(s.Dir(id), fileRecord))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, api.Errorf(api.KindNotFound, "No such container: %s", id)
+		return nil, api.Errorf(api.KindNotFound, "%w: %s", ErrNoContainer, id)
 	}
 	if err != nil {
 		return nil, wrapHost(err, "container %s: %w", id, err)
@@ -347,7 +350,7 @@ func (s *Store) Remove(ref string, damaged bool) error {
 	lock, ok, err := s.tryContainer(id)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return api.Errorf(api.KindNotFound, "No such container: %s", ref)
+		return api.Errorf(api.KindNotFound, "%w: %s", ErrNoContainer, ref)
 	case err != nil:
 		return wrapHost(err, "remove container %s: %w", ref, err)
 	case !ok:

@@ -34,7 +34,7 @@ func (s *Store) Create(r Ref, o CreateOptions) error {
 	case errors.Is(err, fs.ErrNotExist):
 		return hostError("create volume "+r.String()+": its directory is missing", err)
 	case err != nil:
-		return s.volumeError("create volume", r, err)
+		return s.volumeError(opCreate, r, err)
 	}
 	if r.Name == "" {
 		return nil

@@ -15,6 +15,9 @@ import (
 	"z.gfire.dev/gvx/runtime/api"
 )
 
+// opCreate is the one operation whose invalid argument is the caller's, not the file.
+const opCreate = "create volume"
+
 // hostError gives an error of the host its kind.
 func hostError(op string, err error) error {
 	switch {
@@ -59,11 +62,13 @@ func (s *Store) volumeError(op string, r Ref, err error) error {
 	case no == ext4lite.EOPNOTSUPP:
 		return api.Errorf(api.KindUnsupported, "%s %s: %w", op, r, err)
 	case no == ext4lite.EUCLEAN:
-		return api.Errorf(api.KindInvalid, "%s %s: the volume is damaged: %w: see 'rungv volume fsck', and e2fsck to mend it", op, r, err)
+		return api.Errorf(api.KindVolume, "%s %s: the volume is damaged: %w: see 'rungv volume fsck', and e2fsck to mend it", op, r, err)
 	case no == ext4lite.EROFS:
 		return api.Errorf(api.KindPermission, "%s %s: %w", op, r, err)
 	case errors.Is(err, fs.ErrNotExist):
 		return api.Errorf(api.KindNotFound, "%s %s: %w", op, r, err)
+	case no == ext4lite.EINVAL && op != opCreate:
+		return api.Errorf(api.KindVolume, "%s %s: %w", op, r, err)
 	}
 	return api.Errorf(api.KindInvalid, "%s %s: %w", op, r, err)
 }

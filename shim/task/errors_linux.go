@@ -26,6 +26,7 @@ var kinds = map[api.Kind]error{
 	api.KindPermission:  errdefs.ErrPermissionDenied,
 	api.KindUnsupported: errdefs.ErrNotImplemented,
 	api.KindUnavailable: errdefs.ErrUnavailable,
+	api.KindVolume:      errdefs.ErrInvalidArgument,
 }
 
 // toGRPC gives an error the form in which it crosses to containerd. The text is

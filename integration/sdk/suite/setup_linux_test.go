@@ -174,7 +174,7 @@ func (w world) traces(t *testing.T) []string {
 	for _, dir := range []string{filepath.Join(w.root, "state"), filepath.Join(w.root, "tmp")} {
 		_ = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 			// The lock of the directory itself stays for ever.
-			if err == nil && !e.IsDir() && e.Name() != "lock" {
+			if err == nil && (!e.IsDir() || strings.HasPrefix(e.Name(), "gvx-")) && e.Name() != "lock" {
 				found = append(found, path)
 			}
 			return nil
