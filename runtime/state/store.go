@@ -36,6 +36,8 @@ const maxRecordBytes = 2 * api.MaxSpecBytes
 const maxNameAttempts = 8
 
 // ErrNoContainer says that no container has an id or name, in docker's words.
+//
+//lint:ignore ST1005 clients of docker look for these words
 var ErrNoContainer = errors.New("No such container")
 
 // Store is a root directory with containers. Its methods may be called
