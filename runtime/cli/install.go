@@ -34,6 +34,8 @@ const (
 type installFlags struct {
 	docker, containerd, kubernetes, dryRun bool
 	name, dockerConfig, containerdConfig   string
+	// programs, if not "", is where copies of the programs go.
+	programs string
 }
 
 func (f *installFlags) register(cmd *cobra.Command) {
@@ -43,6 +45,7 @@ func (f *installFlags) register(cmd *cobra.Command) {
 	fl.BoolVar(&f.kubernetes, "kubernetes", false, "containerd, and print the RuntimeClass for the cluster")
 	fl.BoolVar(&f.dryRun, "dry-run", false, "Print what files would hold, and change none")
 	fl.StringVar(&f.name, "name", defaultRuntimeName, "What the engines call the runtime")
+	fl.StringVar(&f.programs, "programs", "", "Folder for copies of this program and of the shim, which engines then run")
 	fl.StringVar(&f.dockerConfig, "docker-config", "/etc/docker/daemon.json", "dockerd's configuration file")
 	fl.StringVar(&f.containerdConfig, "containerd-config", "/etc/containerd/config.toml", "containerd's configuration file")
 }
@@ -57,7 +60,9 @@ Kubernetes node's containerd. What files hold besides stays, and what is there
 already is not added again; a file that is changed is first copied to
 FILE` + backupSuffix + `. No engine is restarted: what to do is said. 'rungv uninstall' takes it back.
 
-containerd's shim, ` + shimProgram + `, has to lie beside this program.`,
+containerd's shim, ` + shimProgram + `, has to lie beside this program. With
+--programs, copies of both are made first, and engines are given those: for who
+brings the programs to a node in an image.`,
 		Example: "  rungv install --docker\n  rungv install --kubernetes | kubectl apply -f -\n  rungv install --containerd --dry-run",
 		Args:    exactly(0),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd, true) },
@@ -82,7 +87,7 @@ else. A copy from before is removed when the file is as it was then.`,
 }
 
 // run adds or takes back.
-func (f *installFlags) run(cmd *cobra.Command, add bool) error {
+func (f *installFlags) run(cmd *cobra.Command, add bool) (err error) {
 	if !f.docker && !f.containerd && !f.kubernetes {
 		return &usageError{err: api.Errorf(api.KindInvalid, "for which engine? give --docker, --containerd or --kubernetes"), verb: cmd.CommandPath()}
 	}
@@ -92,6 +97,22 @@ func (f *installFlags) run(cmd *cobra.Command, add bool) error {
 	self, err := ownProgram()
 	if err != nil {
 		return err
+	}
+	if f.programs != "" {
+		placed := filepath.Join(f.programs, filepath.Base(self))
+		if add {
+			if placed, err = placePrograms(cmd, f.programs, self, f.dryRun); err != nil {
+				return err
+			}
+		} else {
+			from := self
+			defer func() {
+				if err == nil {
+					err = removePrograms(cmd, f.programs, from, f.dryRun)
+				}
+			}()
+		}
+		self = placed
 	}
 	if f.docker {
 		e := engineConfig{
@@ -105,7 +126,7 @@ func (f *installFlags) run(cmd *cobra.Command, add bool) error {
 	}
 	if f.containerd || f.kubernetes {
 		shim := filepath.Join(filepath.Dir(self), shimProgram)
-		if _, err := os.Stat(shim); add && err != nil {
+		if _, err := os.Stat(shim); add && err != nil && !(f.dryRun && f.programs != "") {
 			return api.Errorf(api.KindNotFound, "containerd's shim: %w: put it beside %s", err, self)
 		}
 		e := engineConfig{
@@ -118,6 +139,7 @@ func (f *installFlags) run(cmd *cobra.Command, add bool) error {
 		}
 	}
 	if f.kubernetes && add {
+		fmt.Fprintf(cmd.ErrOrStderr(), "the class' pods run on nodes that have its label: kubectl label node $(hostname) %s=true\n", nodeconfig.NodeLabel)
 		_, err = cmd.OutOrStdout().Write(nodeconfig.RuntimeClass(f.name))
 	}
 	return err

@@ -77,3 +77,66 @@ func TestInstallAndUninstall(t *testing.T) {
 		t.Errorf("%v is left", left)
 	}
 }
+
+// TestInstallBringsItsPrograms: copies that engines run, made anew only when they
+// differ, and gone with the configuration.
+func TestInstallBringsItsPrograms(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("engines of Windows nodes do not run Linux' runtimes")
+	}
+	dir := t.TempDir()
+	self, err := ownProgram()
+	if err != nil {
+		t.Fatal(err)
+	}
+	shim := filepath.Join(filepath.Dir(self), shimProgram)
+	if err := os.WriteFile(shim, []byte("a shim"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	defer os.Remove(shim)
+	toml, programs := filepath.Join(dir, "config.toml"), filepath.Join(dir, "opt", "bin")
+	do := func(verb string, more ...string) (out, errs string, code int) {
+		return rungv(t, dir, append([]string{verb, "--containerd", "--containerd-config", toml, "--programs", programs}, more...)...)
+	}
+	if _, errs, code := rungv(t, dir, "install", "--containerd", "--programs", "here"); code != 1 || !strings.Contains(errs, "absolute") {
+		t.Errorf("a relative folder: %d, %s", code, errs)
+	}
+	if _, errs, code := do("install", "--dry-run"); code != 0 || !strings.Contains(errs, "would be a copy") {
+		t.Errorf("dry run: %d, %s", code, errs)
+	}
+	if _, err := os.Stat(programs); err == nil {
+		t.Error("a dry run has made a folder")
+	}
+	if _, errs, code := do("install"); code != 0 {
+		t.Fatalf("install: %d, %s", code, errs)
+	}
+	placed := filepath.Join(programs, shimProgram)
+	before, err := os.Stat(placed)
+	if err != nil || before.Mode().Perm() != programMode {
+		t.Fatalf("the shim: %v, %v", before, err)
+	}
+	if got, _ := os.ReadFile(toml); !strings.Contains(string(got), "runtime_path = '"+placed+"'") {
+		t.Errorf("the configuration: %s", got)
+	}
+	if _, errs, code := do("install"); code != 0 || strings.Contains(errs, "installed") || !strings.Contains(errs, "as it should be") {
+		t.Errorf("install again: %d, %s", code, errs)
+	}
+	if after, err := os.Stat(placed); err != nil || !os.SameFile(before, after) {
+		t.Errorf("a shim that was there already was replaced: %v", err)
+	}
+	if err := os.WriteFile(shim, []byte("a new shim"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, errs, code := do("install"); code != 0 || !strings.Contains(errs, shimProgram+": installed") {
+		t.Errorf("an upgrade: %d, %s", code, errs)
+	}
+	if got, _ := os.ReadFile(placed); string(got) != "a new shim" {
+		t.Errorf("after an upgrade the shim is %q", got)
+	}
+	if _, errs, code := do("uninstall"); code != 0 {
+		t.Errorf("uninstall: %d, %s", code, errs)
+	}
+	if left, err := os.ReadDir(programs); err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}

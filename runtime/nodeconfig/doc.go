@@ -48,6 +48,10 @@ func checkSize(what string, doc []byte) error {
 	return nil
 }
 
+// NodeLabel is the label of nodes that have the runtime, with the value "true":
+// Kubernetes runs pods that ask for it on no others.
+const NodeLabel = "dev.gvx/runtime"
+
 // RuntimeClass is the Kubernetes object by which pods ask for a handler. The
 // overhead is what a pod's sandbox takes besides its containers.
 func RuntimeClass(name string) []byte {
@@ -61,6 +65,9 @@ overhead:
   podFixed:
     memory: 64Mi
     cpu: 50m
-`, name)
+scheduling:
+  nodeSelector:
+    %[2]s: "true"
+`, name, NodeLabel)
 	return b.Bytes()
 }
