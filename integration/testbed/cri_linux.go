@@ -36,8 +36,8 @@ func (c *Containerd) CRIPause(t testing.TB, snapshotter string) {
 	t.Helper()
 	dir := filepath.Join(c.Dir, "pause")
 	if _, err := os.Stat(dir); err != nil {
-		image := NewImage(t, tarOf(t, "pause", PauseProgram(t)))
-		writeLayout(t, dir, WithConfig(t, image, func(config *v1.Config) { config.Entrypoint = []string{"/pause"} }))
+		image := NewImage(t, TarOf(t, "pause", PauseProgram(t)))
+		WriteLayout(t, dir, WithConfig(t, image, func(config *v1.Config) { config.Entrypoint = []string{"/pause"} }))
 	}
 	c.ImportAs(t, snapshotter, dir, strings.TrimSuffix(PauseImage, ":latest"), criNamespace)
 }
@@ -74,8 +74,8 @@ func WithConfig(t testing.TB, image v1.Image, change func(*v1.Config)) v1.Image 
 	return image
 }
 
-// tarOf is a tar with one program.
-func tarOf(t testing.TB, name string, data []byte) []byte {
+// TarOf is a tar with one program.
+func TarOf(t testing.TB, name string, data []byte) []byte {
 	t.Helper()
 	var b strings.Builder
 	w := tar.NewWriter(&b)
@@ -91,8 +91,8 @@ func tarOf(t testing.TB, name string, data []byte) []byte {
 	return []byte(b.String())
 }
 
-// writeLayout writes an image as an OCI layout, with the tag "latest".
-func writeLayout(t testing.TB, dir string, image v1.Image) {
+// WriteLayout writes an image as an OCI layout, with the tag "latest".
+func WriteLayout(t testing.TB, dir string, image v1.Image) {
 	t.Helper()
 	path, err := layout.Write(dir, empty.Index)
 	if err == nil {

@@ -22,7 +22,7 @@ cache=${GVX_TESTBED:-${XDG_CACHE_HOME:-$HOME/.cache}/gvx-testbed}
 # shellcheck source=versions.env
 . "$here/versions.env"
 
-programs=(runc runsc registry containerd cni cri-tools runtime-tools runc-tests seccomp-profile engine fsstress e2fsprogs-tests)
+programs=(runc runsc registry containerd cni cri-tools runtime-tools runc-tests kubernetes seccomp-profile engine fsstress e2fsprogs-tests)
 images=(demo python full net dind dind-debian redis postgres)
 
 die() { echo "testbed: $*" >&2; exit 1; }
@@ -60,6 +60,8 @@ key() {
 	seccomp-profile) echo "$DOCKER_PROFILES_VERSION" ;;
 	fsstress) echo "$BTRFS_PROGS_VERSION" ;;
 	e2fsprogs-tests) echo "$E2FSPROGS_VERSION" ;;
+	kubernetes)
+		cat "$here"/kubernetes/* | digest ;;
 	engine)
 		cat "$tree/install/image/engine.sh" "$tree"/install/image/engine/* | digest ;;
 	*)
@@ -114,6 +116,19 @@ go_test_binary() {
 	(cd "$dir" && CGO_ENABLED=0 GOFLAGS="-buildvcs=false ${GVX_TESTBED_GOFLAGS:-}" \
 		nice -n 5 go test -c -trimpath -ldflags "-s -w $5" -o "$4" "$3" >&2)
 }
+
+# build_kubernetes DIR: the programs of a cluster of one node, whose versions
+# are pinned in a module of their own.
+build_kubernetes() (
+	local out=$1 version flags
+	cd "$here/kubernetes"
+	export GOFLAGS="-buildvcs=false -mod=readonly ${GVX_TESTBED_GOFLAGS:-}" CGO_ENABLED=0
+	version=$(go list -m -f '{{.Version}}' k8s.io/kubernetes)
+	flags="-s -w -X k8s.io/component-base/version.gitVersion=$version"
+	mkdir -p "$out"
+	nice -n 5 go build -trimpath -ldflags "$flags" -o "$out/" k8s.io/kubernetes/cmd/{kubelet,kube-apiserver,kube-controller-manager,kube-scheduler,kubectl} >&2
+	nice -n 5 go build -trimpath -ldflags '-s -w' -o "$out/etcd" go.etcd.io/etcd/server/v3 >&2
+)
 
 # debian_source PACKAGE VERSION DIR: unpacks the upstream half of a source
 # package into a folder. The lists of sources are private to the test bed; they
@@ -202,6 +217,10 @@ build() {
 		busybox_tree "$out.part/tree"
 		tar -C "$out.part/tree" -cf "$out.part/tests/integration/testdata/busybox-$(go env GOARCH).tar.xz" . && rm -r "$out.part/tree"
 		: > "$out.part/tests/integration/testdata/debian-$(go env GOARCH).tar.xz"
+		mv "$out.part" "$out" ;;
+	kubernetes)
+		rm -rf "$out.part"
+		build_kubernetes "$out.part"
 		mv "$out.part" "$out" ;;
 	seccomp-profile)
 		dir=$(cd / && go mod download -json "github.com/moby/profiles/seccomp@$DOCKER_PROFILES_VERSION" |
