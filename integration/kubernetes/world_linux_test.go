@@ -72,16 +72,16 @@ type scene struct {
 	dir       string // a folder of the host
 }
 
-// apply makes what a manifest says; in it RUNTIME stands for the pod's class
-// and a short end, CLASS for the class alone, IMAGE for the image, and HOST for a
-// folder of the host.
+// apply makes what a manifest says; in it RUNTIME stands for the pod's class and a
+// short end, CLASS for the same in a template of pods, IMAGE for the image, and HOST
+// for a folder of the host.
 func (s *scene) apply(manifest string) {
 	s.Helper()
 	class := ""
 	if s.class != "" {
 		class = "runtimeClassName: " + s.class
 	}
-	text := strings.NewReplacer("CLASS", class, "RUNTIME", class+"\n  terminationGracePeriodSeconds: 2", "IMAGE\n", image+"\n    imagePullPolicy: Never\n", "IMAGE", image+", imagePullPolicy: Never", "HOST", s.dir).Replace(manifest)
+	text := strings.NewReplacer("CLASS", class+"\n      terminationGracePeriodSeconds: 2", "RUNTIME", class+"\n  terminationGracePeriodSeconds: 2", "IMAGE\n", image+"\n    imagePullPolicy: Never\n", "IMAGE", image+", imagePullPolicy: Never", "HOST", s.dir).Replace(manifest)
 	s.k.MustKubectl(s, text, "--namespace", s.namespace, "apply", "-f", "-")
 }
 
