@@ -173,6 +173,8 @@ func (r *Runner) copyJob(ctx context.Context, ref string, job *treecopy.Job, in 
 		return api.Errorf(api.KindNotFound, "Could not find the file %s in container %s", job.Path, rec.Name)
 	case treecopy.IsNotFound(res.Exit.Code):
 		return api.Errorf(api.KindNotFound, "Could not find the directory %s in container %s", job.Path, rec.Name)
+	case res.Exit.Signal == signalKill:
+		return api.Errorf(api.KindKilled, "copy: the container's side was killed")
 	case res.Exit.Signal != 0:
 		return api.Errorf(api.KindInternal, "copy: the container's side was killed by signal %d", res.Exit.Signal)
 	}

@@ -368,7 +368,7 @@ func TestEmbryoThatDiedIsNamedAsTheCause(t *testing.T) {
 	p.Ending()
 	files := ContainerFiles{Layers: []*os.File{os.Stdin}, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr}
 	_, err = e.Start(&Config{Spec: fakeSpec(false), ContainerFiles: files})
-	if err == nil || !strings.Contains(err.Error(), "SIGKILL") {
+	if api.KindOf(err) != api.KindKilled || !strings.Contains(err.Error(), "SIGKILL") {
 		t.Errorf("start: %v, want how the process ended", err)
 	}
 }

@@ -95,7 +95,11 @@ func (e *Embryo) why(cause error) error {
 		return cause
 	}
 	// Its socket is closed, so it is on its way out.
-	return api.Errorf(api.KindInternal, "the sandbox process %d ended before it had its spec: %v", e.child.PID, e.child.Ending())
+	ending, kind := e.child.Ending(), api.KindInternal
+	if ending.Signal == unix.SIGKILL {
+		kind = api.KindKilled // No fault of a sandbox ends it so.
+	}
+	return api.Errorf(kind, "the sandbox process %d ended before it had its spec: %v", e.child.PID, ending)
 }
 
 // donation numbers the files that go to the sandbox process.
