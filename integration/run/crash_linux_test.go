@@ -84,7 +84,8 @@ func TestLauncherKilledRemove(t *testing.T) {
 // code: the sandbox may end, and must not hang or report success.
 func TestStubKilled(t *testing.T) {
 	h := getHome(t)
-	s := start(t, `sleep 1000 & echo ready; wait`)
+	// Where the stub is that of the shell's child, the shell goes on.
+	s := start(t, `sleep 1000 & echo ready; wait; exit 5`)
 	state := inspect(t, h, s.name)
 	var stub int
 	for _, process := range h.Processes(t) {
