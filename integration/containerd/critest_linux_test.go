@@ -119,7 +119,7 @@ const quick = "execSync|exec with|attach|basic operations|seccomp|NoNewPrivs|Run
 // or nightly the whole, with runc's score beside it. What fails is known, with its
 // reason, and what is known fails.
 func TestCritest(t *testing.T) {
-	c := newGVX(t, testbed.ContainerdOptions{ErofsSize: "1GiB", Runtimes: handlers})
+	c := newGVX(t, testbed.ContainerdOptions{ErofsSize: "1GiB", Runtimes: testbed.Handlers})
 	serveRegistry(t, c)
 	pushImages(t)
 	c.CRIPause(t, "erofs")

@@ -16,7 +16,7 @@ import (
 // TestPodVolume: a pod's annotation gives a container a clone of a golden volume,
 // which goes with the pod.
 func TestPodVolume(t *testing.T) {
-	c := newGVX(t, testbed.ContainerdOptions{ErofsSize: "1GiB", Runtimes: handlers})
+	c := newGVX(t, testbed.ContainerdOptions{ErofsSize: "1GiB", Runtimes: testbed.Handlers})
 	c.CRIPause(t, "erofs")
 	image := c.CRIImage(t, "erofs", "demo")
 	golden := filepath.Join(c.Dir, "golden.ext4")
@@ -60,7 +60,7 @@ func TestPodVolume(t *testing.T) {
 
 // TestPodKilled: what a pod's shim takes with it when it is killed, CRI cleans up.
 func TestPodKilled(t *testing.T) {
-	c := newGVX(t, testbed.ContainerdOptions{ErofsSize: "1GiB", Runtimes: handlers})
+	c := newGVX(t, testbed.ContainerdOptions{ErofsSize: "1GiB", Runtimes: testbed.Handlers})
 	c.CRIPause(t, "erofs")
 	image := c.CRIImage(t, "erofs", "demo")
 	for _, victim := range []string{testbed.ShimName, "gvx-sandbox"} {

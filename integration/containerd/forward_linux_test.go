@@ -19,7 +19,7 @@ var forwarding = regexp.MustCompile(`127\.0\.0\.1:(\d+)`)
 // TestPortForward: what `kubectl port-forward` does. The node connects to localhost
 // in the pod's network namespace, where a server listens that nobody else reaches.
 func TestPortForward(t *testing.T) {
-	c := newGVX(t, testbed.ContainerdOptions{ErofsSize: "1GiB", Runtimes: handlers})
+	c := newGVX(t, testbed.ContainerdOptions{ErofsSize: "1GiB", Runtimes: testbed.Handlers})
 	for handler, snapshotter := range map[string]string{"runc": "overlayfs", "gvx": "erofs"} {
 		t.Run(handler, func(t *testing.T) {
 			c.CRIPause(t, snapshotter)

@@ -12,18 +12,6 @@ import (
 	"z.gfire.dev/gvx/integration/testbed"
 )
 
-// handlers is what a node's administrator adds to containerd's configuration for a
-// RuntimeClass whose handler is "gvx".
-const handlers = `[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.gvx]
-  runtime_type = 'io.containerd.gvx.v2'
-  snapshotter = 'erofs'
-  pod_annotations = ['dev.gvx.*']
-  container_annotations = ['dev.gvx.*']
-[plugins.'io.containerd.cri.v1.images'.runtime_platforms.gvx]
-  snapshotter = 'erofs'
-  platform = 'linux/amd64'
-`
-
 // object is a document for CRI.
 type object = map[string]any
 
@@ -109,7 +97,7 @@ func (p *pod) remove() {
 // TestPods runs the same pod with runc, which proves the test, and with gvx: two
 // containers that share network, processes apart.
 func TestPods(t *testing.T) {
-	c := newGVX(t, testbed.ContainerdOptions{ErofsSize: "1GiB", Runtimes: handlers})
+	c := newGVX(t, testbed.ContainerdOptions{ErofsSize: "1GiB", Runtimes: testbed.Handlers})
 	for handler, snapshotter := range map[string]string{"runc": "overlayfs", "gvx": "erofs"} {
 		t.Run(handler, func(t *testing.T) {
 			c.CRIPause(t, snapshotter)
@@ -167,7 +155,7 @@ func podAddress(t *testing.T, c *testbed.Containerd, id string) string {
 // TestPodLimits: a container above its limit is killed, and CRI says why; the pod
 // and its others live.
 func TestPodLimits(t *testing.T) {
-	c := newGVX(t, testbed.ContainerdOptions{ErofsSize: "1GiB", Runtimes: handlers})
+	c := newGVX(t, testbed.ContainerdOptions{ErofsSize: "1GiB", Runtimes: testbed.Handlers})
 	c.CRIPause(t, "erofs")
 	image := c.CRIImage(t, "erofs", "demo")
 	p := runPod(t, c, "gvx", "pod", nil)
@@ -196,7 +184,7 @@ func TestPodLimits(t *testing.T) {
 
 // TestPodMounts: directories and files of the host, as kubelet mounts volumes.
 func TestPodMounts(t *testing.T) {
-	c := newGVX(t, testbed.ContainerdOptions{ErofsSize: "1GiB", Runtimes: handlers})
+	c := newGVX(t, testbed.ContainerdOptions{ErofsSize: "1GiB", Runtimes: testbed.Handlers})
 	c.CRIPause(t, "erofs")
 	image := c.CRIImage(t, "erofs", "demo")
 	dir := t.TempDir()

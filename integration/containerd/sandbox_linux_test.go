@@ -39,7 +39,7 @@ const sandboxHandlers = `[plugins.'io.containerd.cri.v1.runtime'.containerd.runt
 // newSandboxer starts a containerd with that handler. It has no pause image.
 func newSandboxer(t *testing.T) *testbed.Containerd {
 	t.Helper()
-	return newGVX(t, testbed.ContainerdOptions{ErofsSize: "1GiB", Runtimes: handlers + sandboxHandlers})
+	return newGVX(t, testbed.ContainerdOptions{ErofsSize: "1GiB", Runtimes: testbed.Handlers + sandboxHandlers})
 }
 
 // podState is what CRI says of a pod, "" if it says nothing: when a shim has just been
@@ -344,7 +344,7 @@ func sandboxRounds(t *testing.T, c *testbed.Containerd, image string) {
 func TestSandboxAPIOptions(t *testing.T) {
 	logs := t.TempDir()
 	options := fmt.Sprintf("[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.gvx-sandbox.options]\n  debug = true\n  debug_log = '%s/'\n", logs)
-	c := newGVX(t, testbed.ContainerdOptions{ErofsSize: "1GiB", Runtimes: handlers + sandboxHandlers + options})
+	c := newGVX(t, testbed.ContainerdOptions{ErofsSize: "1GiB", Runtimes: testbed.Handlers + sandboxHandlers + options})
 	p := runPod(t, c, sandboxHandler, "pod", nil)
 	if st, err := os.Stat(filepath.Join(logs, p.id+".log")); err != nil || st.Size() == 0 {
 		t.Errorf("the sandbox's log: %v, %v", st, err)

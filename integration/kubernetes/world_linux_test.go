@@ -27,23 +27,12 @@ const (
 	image = "test.invalid/demo:latest"
 )
 
-// handlers is what a node's administrator adds to containerd's configuration.
-const handlers = `[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.gvx]
-  runtime_type = 'io.containerd.gvx.v2'
-  snapshotter = 'erofs'
-  pod_annotations = ['dev.gvx.*']
-  container_annotations = ['dev.gvx.*']
-[plugins.'io.containerd.cri.v1.images'.runtime_platforms.gvx]
-  snapshotter = 'erofs'
-  platform = 'linux/` + testbed.Architecture + `'
-`
-
 // newNode starts a cluster for a test, and its containerd.
 func newNode(t *testing.T) (*testbed.Kubernetes, *testbed.Containerd) {
 	t.Helper()
 	testbed.NeedRoot(t, "a Kubernetes node")
 	c := testbed.NewContainerd(t, testbed.ContainerdOptions{
-		ErofsSize: "1GiB", Runtimes: handlers, Programs: map[string]string{testbed.ShimName: shim.Get(t)},
+		ErofsSize: "1GiB", Runtimes: testbed.Handlers, Programs: map[string]string{testbed.ShimName: shim.Get(t)},
 	})
 	t.Cleanup(func() { c.Close(t) })
 	for _, snapshotter := range []string{"overlayfs", "erofs"} {

@@ -25,6 +25,18 @@ const criNamespace = "k8s.io"
 // container.
 const PauseImage = "registry.invalid/pause:latest"
 
+// Handlers is what a node's administrator adds to containerd's configuration for a
+// RuntimeClass whose handler is "gvx".
+const Handlers = `[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.gvx]
+  runtime_type = '` + Runtime + `'
+  snapshotter = 'erofs'
+  pod_annotations = ['dev.gvx.*']
+  container_annotations = ['dev.gvx.*']
+[plugins.'io.containerd.cri.v1.images'.runtime_platforms.gvx]
+  snapshotter = 'erofs'
+  platform = 'linux/` + Architecture + `'
+`
+
 // CRIImage imports an image of the test bed for CRI, and returns its name.
 func (c *Containerd) CRIImage(t testing.TB, snapshotter, name string) string {
 	t.Helper()
