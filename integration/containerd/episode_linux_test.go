@@ -8,8 +8,6 @@ import (
 	"syscall"
 	"testing"
 
-	"z.gfire.dev/gvx/ext4lite/device"
-	"z.gfire.dev/gvx/ext4lite/mkfs"
 	"z.gfire.dev/gvx/integration/testbed"
 )
 
@@ -20,16 +18,7 @@ func TestPodVolume(t *testing.T) {
 	c.CRIPause(t, "erofs")
 	image := c.CRIImage(t, "erofs", "demo")
 	golden := filepath.Join(c.Dir, "golden.ext4")
-	d, err := device.CreateFile(golden, 256<<20)
-	if err == nil {
-		err = mkfs.Format(d, mkfs.Options{})
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := d.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testbed.EmptyVolume(t, golden, 256<<20)
 	annotate := func(clone string) func(object) {
 		return func(doc object) {
 			doc["annotations"] = object{"dev.gvx.volume.data": "src=" + golden + ",dst=/data,container=one" + clone}

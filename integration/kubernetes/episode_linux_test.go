@@ -12,8 +12,6 @@ import (
 	"strings"
 	"testing"
 
-	"z.gfire.dev/gvx/ext4lite/device"
-	"z.gfire.dev/gvx/ext4lite/mkfs"
 	"z.gfire.dev/gvx/integration/testbed"
 )
 
@@ -54,16 +52,7 @@ const composeText = `services:
 func episode(t *testing.T, k *testbed.Kubernetes, c *testbed.Containerd) {
 	c.CRIImage(t, "erofs", "dind")
 	golden := filepath.Join(c.Dir, "golden.ext4")
-	d, err := device.CreateFile(golden, 4<<30)
-	if err == nil {
-		err = mkfs.Format(d, mkfs.Options{})
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := d.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testbed.EmptyVolume(t, golden, 4<<30)
 	before := fileSum(t, golden)
 	s := newScene(t, k, "gvx", "episode")
 	s.apply(strings.ReplaceAll(episodeManifest, "GOLDEN", golden))
@@ -89,17 +78,17 @@ func episode(t *testing.T, k *testbed.Kubernetes, c *testbed.Containerd) {
 		return result.Stdout
 	}
 	in(string(tar), "docker", "import", "-", "box")
-	in(composeText, "sh", "-c", "mkdir /work && cat > /work/compose.yaml")
-	in("", "docker", "compose", "--project-directory", "/work", "up", "--detach", "--wait", "web")
+	in(composeText, "sh", "-c", "mkdir /app && cat > /app/compose.yaml")
+	in("", "docker", "compose", "--project-directory", "/app", "up", "--detach", "--wait", "web")
 	info, err := os.Stat(busybox)
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := in("", "docker", "compose", "--project-directory", "/work", "run", "--rm", "test")
+	got := in("", "docker", "compose", "--project-directory", "/app", "run", "--rm", "test")
 	if strings.TrimSpace(got) != strconv.FormatInt(info.Size(), 10) {
 		t.Errorf("the test saw %q bytes, of %d", got, info.Size())
 	}
-	in("", "docker", "compose", "--project-directory", "/work", "down")
+	in("", "docker", "compose", "--project-directory", "/app", "down")
 	s.must("delete", "pod", "episode", "--timeout=60s")
 	if fileSum(t, golden) != before {
 		t.Error("the golden volume has changed")

@@ -249,15 +249,16 @@ func (k *Kubernetes) Close(t testing.TB) {
 // cgroupTops are the roots of the machine's cgroup hierarchies.
 func (k *Kubernetes) cgroupTops(t testing.TB) []string {
 	t.Helper()
-	tops, err := filepath.Glob("/sys/fs/cgroup/*/cgroup.procs")
+	const root = "/sys/fs/cgroup"
+	if _, err := os.Stat(filepath.Join(root, "cgroup.procs")); err == nil {
+		return []string{root} // Version 2: what is below are groups.
+	}
+	tops, err := filepath.Glob(filepath.Join(root, "*", "cgroup.procs"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i, top := range tops {
 		tops[i] = filepath.Dir(top)
-	}
-	if len(tops) == 0 {
-		tops = []string{"/sys/fs/cgroup"}
 	}
 	return tops
 }
