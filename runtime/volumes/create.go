@@ -34,7 +34,7 @@ func (s *Store) Create(r Ref, o CreateOptions) error {
 	case errors.Is(err, fs.ErrNotExist):
 		return hostError("create volume "+r.String()+": its directory is missing", err)
 	case err != nil:
-		return s.volumeError(opCreate, r, err)
+		return s.argumentError("create volume", r, err)
 	}
 	if r.Name == "" {
 		return nil

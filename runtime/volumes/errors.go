@@ -15,9 +15,6 @@ import (
 	"z.gfire.dev/gvx/runtime/api"
 )
 
-// opCreate is the one operation whose invalid argument is the caller's, not the file.
-const opCreate = "create volume"
-
 // hostError gives an error of the host its kind.
 func hostError(op string, err error) error {
 	switch {
@@ -67,7 +64,7 @@ func (s *Store) volumeError(op string, r Ref, err error) error {
 		return api.Errorf(api.KindPermission, "%s %s: %w", op, r, err)
 	case errors.Is(err, fs.ErrNotExist):
 		return api.Errorf(api.KindNotFound, "%s %s: %w", op, r, err)
-	case no == ext4lite.EINVAL && op != opCreate:
+	case no == ext4lite.EINVAL: // The file is no volume: see argumentError.
 		return api.Errorf(api.KindVolume, "%s %s: %w", op, r, err)
 	}
 	return api.Errorf(api.KindInvalid, "%s %s: %w", op, r, err)
@@ -98,4 +95,13 @@ func hasClones(op string, r Ref, clones []string) error {
 		list += ", …"
 	}
 	return api.Errorf(api.KindState, "%s %s: it is the base of %s, which a change would make useless: remove or flatten them first, or work on a clone", op, r, list)
+}
+
+// argumentError is volumeError where what is invalid is what the caller asks for,
+// not the file.
+func (s *Store) argumentError(op string, r Ref, err error) error {
+	if ext4lite.ErrnoOf(err) == ext4lite.EINVAL {
+		return api.Errorf(api.KindInvalid, "%s %s: %w", op, r, err)
+	}
+	return s.volumeError(op, r, err)
 }

@@ -460,6 +460,7 @@ func TestResizeAndCompact(t *testing.T) {
 		t.Errorf("compacted from %d to %d", before, after)
 	}
 	b.fails(b.s.Resize(v, testSize/2), api.KindUnsupported, "not made smaller")
+	b.fails(b.s.Resize(v, 1<<62), api.KindInvalid, "resize volume") // What is asked for, not the volume.
 	b.ok(b.s.Resize(v, 4*testSize))
 	in, err := b.s.Inspect(v)
 	b.ok(err)

@@ -102,7 +102,7 @@ func (s *Store) Resize(r Ref, sizeBytes int64) error {
 	if e := fs.Close(); err == nil {
 		err = e
 	}
-	return s.volumeError("resize volume", r, err)
+	return s.argumentError("resize volume", r, err)
 }
 
 // Commit writes what a clone changed into its base, and removes the clone. The
