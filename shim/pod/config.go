@@ -10,7 +10,9 @@
 package pod
 
 import (
+	"slices"
 	"strings"
+	"unicode"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"google.golang.org/protobuf/encoding/protowire"
@@ -66,10 +68,24 @@ func Parse(typeURL string, value []byte) (*Config, error) {
 	if len(value) > maxConfigBytes {
 		return nil, api.Errorf(api.KindLimit, "the description of a pod has %d bytes, at most %d", len(value), maxConfigBytes)
 	}
-	if err := c.parse(value); err != nil {
+	err := c.parse(value)
+	if err == nil {
+		err = c.checkWords()
+	}
+	if err != nil {
 		return nil, api.Errorf(api.KindOf(err), "read the description of a pod: %w", err)
 	}
 	return c, nil
+}
+
+// checkWords refuses what would add lines of its own to a pod's files.
+func (c *Config) checkWords() error {
+	for _, word := range slices.Concat([]string{c.Hostname}, c.Servers, c.Searches, c.Options) {
+		if strings.ContainsFunc(word, unicode.IsControl) {
+			return api.Errorf(api.KindInvalid, "a name or a name server is %q: want no control characters", word)
+		}
+	}
+	return nil
 }
 
 // The numbers are those of CRI's api.proto.

@@ -85,6 +85,20 @@ func TestDamagedDescriptions(t *testing.T) {
 	}
 }
 
+// TestWordsOfADescriptionAddNoLines: a pod's files have the lines that they shall have.
+func TestWordsOfADescriptionAddNoLines(t *testing.T) {
+	for name, m := range map[string]message{
+		"host name":   message{}.text(2, "a\nb"),
+		"name server": message{}.sub(4, message{}.text(1, "192.0.2.1\nsearch elsewhere")),
+		"search":      message{}.sub(4, message{}.text(2, "a\rb")),
+		"option":      message{}.sub(4, message{}.text(3, "a\x00")),
+	} {
+		if _, err := Parse(configType, m); api.KindOf(err) != api.KindInvalid {
+			t.Errorf("%s with a line of its own: %v", name, err)
+		}
+	}
+}
+
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(whole()))
 	f.Fuzz(func(t *testing.T, data []byte) {
