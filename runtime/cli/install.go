@@ -254,29 +254,40 @@ func replaceConfig(path string, old, doc []byte) error {
 			return configError(err)
 		}
 	}
-	temp, err := os.CreateTemp(filepath.Dir(real), "."+filepath.Base(real)+"-")
+	err = replaceFile(real, mode, func(temp *os.File) error {
+		if _, err := temp.Write(doc); err != nil || st == nil {
+			return err
+		}
+		return keepOwner(temp, st)
+	})
+	if err != nil {
+		return err
+	}
+	if backupErr == nil && string(before) == string(doc) {
+		return os.Remove(backup)
+	}
+	return nil
+}
+
+// replaceFile makes the file at a path one of a mode that fill writes, whole or not
+// at all.
+func replaceFile(path string, mode fs.FileMode, fill func(*os.File) error) error {
+	temp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-")
 	if err != nil {
 		return configError(err)
 	}
 	defer os.Remove(temp.Name())
-	_, err = temp.Write(doc)
-	if err == nil {
+	if err = fill(temp); err == nil {
 		err = temp.Chmod(mode)
-	}
-	if err == nil && st != nil {
-		err = keepOwner(temp, st)
 	}
 	if err == nil {
 		err = temp.Sync()
 	}
 	if err = errors.Join(err, temp.Close()); err == nil {
-		err = os.Rename(temp.Name(), real)
+		err = os.Rename(temp.Name(), path)
 	}
 	if err != nil {
 		return configError(err)
-	}
-	if backupErr == nil && string(before) == string(doc) {
-		return os.Remove(backup)
 	}
 	return nil
 }

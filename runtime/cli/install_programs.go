@@ -82,25 +82,11 @@ func placeProgram(from, to string) (changed bool, err error) {
 	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
 		return false, configError(err)
 	}
-	temp, err := os.CreateTemp(filepath.Dir(to), "."+filepath.Base(to)+"-")
-	if err != nil {
-		return false, configError(err)
-	}
-	defer os.Remove(temp.Name())
-	_, err = io.Copy(temp, in)
-	if err == nil {
-		err = temp.Chmod(programMode)
-	}
-	if err == nil {
-		err = temp.Sync()
-	}
-	if err = errors.Join(err, temp.Close()); err == nil {
-		err = os.Rename(temp.Name(), to)
-	}
-	if err != nil {
-		return false, configError(err)
-	}
-	return true, nil
+	err = replaceFile(to, programMode, func(temp *os.File) error {
+		_, err := io.Copy(temp, in)
+		return err
+	})
+	return err == nil, err
 }
 
 // sameContent compares a file with what is at a path, and goes back to its begin.
