@@ -64,6 +64,16 @@ func (sb *sandbox) limitContainer(c *container, req *controlv1.UpdateRequest) er
 	return nil
 }
 
+// memoryKills is how many processes the container's memory limit, and that of the
+// sandbox, have killed so far.
+func (sb *sandbox) memoryKills(c *container) uint64 {
+	n := sb.memory.kills.Load()
+	if c.cgroup != nil {
+		n += sb.cgroups.kills(c.cgroup)
+	}
+	return n
+}
+
 // outOfMemory says whether a memory limit had a part in a container's end: docker's
 // OOMKilled does not ask whether the process that was killed was the first.
 func (sb *sandbox) outOfMemory(c *container, exit api.ExitStatus) bool {

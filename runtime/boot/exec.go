@@ -26,6 +26,8 @@ import (
 )
 
 const (
+	// signalBase is what a shell adds to a signal's number to make an exit code.
+	signalBase = 128
 	// maxExecs bounds additional processes: each that has a client holds
 	// descriptors of the sandbox.
 	maxExecs = 1024
@@ -176,6 +178,7 @@ func (s *service) Exec(ctx context.Context, req *controlv1.ExecRequest) (*contro
 	if err := s.sb.execs.reserve(id); err != nil {
 		return nil, err
 	}
+	kills := s.sb.memoryKills(c)
 	e, err := s.sb.startExec(ctx, c, init, p, req)
 	if err != nil {
 		s.sb.execs.forget(id)
@@ -199,6 +202,8 @@ func (s *service) Exec(ctx context.Context, req *controlv1.ExecRequest) (*contro
 		}
 		status := exitStatus(e.tg)
 		resp.Code, resp.Signal = int32(status.Code), int32(status.Signal)
+		// A shell tells of what was killed in it by the same code.
+		resp.OomKilled = status.Code == signalBase+int(linux.SIGKILL) && s.sb.memoryKills(c) > kills
 	case <-e.detached:
 		resp.Running = true
 	case <-ctx.Done():
@@ -441,7 +446,7 @@ func exitStatus(tg *kernel.ThreadGroup) api.ExitStatus {
 	status := tg.ExitStatus()
 	if status.Signaled() {
 		n := int(status.TerminationSignal())
-		return api.ExitStatus{Code: 128 + n, Signal: n}
+		return api.ExitStatus{Code: signalBase + n, Signal: n}
 	}
 	return api.ExitStatus{Code: int(status.ExitStatus())}
 }

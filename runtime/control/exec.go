@@ -58,7 +58,10 @@ func (c *Client) Exec(ctx context.Context, container string, e *Exec) (ExecResul
 	if err != nil {
 		return ExecResult{}, FromStatus(err)
 	}
-	res := ExecResult{PID: int(r.GetPid()), Exit: api.ExitStatus{Code: int(r.GetCode()), Signal: int(r.GetSignal())}, Running: r.GetRunning()}
+	res := ExecResult{
+		PID: int(r.GetPid()), Running: r.GetRunning(),
+		Exit: api.ExitStatus{Code: int(r.GetCode()), Signal: int(r.GetSignal()), OOMKilled: r.GetOomKilled()},
+	}
 	if res.Exit.Code < 0 || res.Exit.Code > 255 || res.Exit.Signal < 0 || res.Exit.Signal > 64 {
 		return ExecResult{}, api.Errorf(api.KindInternal, "sandbox: exit status %d, signal %d is none", res.Exit.Code, res.Exit.Signal)
 	}

@@ -1412,7 +1412,9 @@ type ExecResponse struct {
 	Code   int32 `protobuf:"varint,2,opt,name=code,proto3" json:"code,omitempty"`
 	Signal int32 `protobuf:"varint,3,opt,name=signal,proto3" json:"signal,omitempty"`
 	// It goes on, detached.
-	Running       bool `protobuf:"varint,4,opt,name=running,proto3" json:"running,omitempty"`
+	Running bool `protobuf:"varint,4,opt,name=running,proto3" json:"running,omitempty"`
+	// It ended as what a memory limit kills does, and one killed meanwhile.
+	OomKilled     bool `protobuf:"varint,5,opt,name=oom_killed,json=oomKilled,proto3" json:"oom_killed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1471,6 +1473,13 @@ func (x *ExecResponse) GetSignal() int32 {
 func (x *ExecResponse) GetRunning() bool {
 	if x != nil {
 		return x.Running
+	}
+	return false
+}
+
+func (x *ExecResponse) GetOomKilled() bool {
+	if x != nil {
+		return x.OomKilled
 	}
 	return false
 }
@@ -2090,12 +2099,14 @@ const file_control_proto_rawDesc = "" +
 	"\x04exec\x18\x02 \x01(\tR\x04exec\x12\x18\n" +
 	"\aprocess\x18\x03 \x01(\fR\aprocess\x12\x16\n" +
 	"\x06detach\x18\x04 \x01(\bR\x06detach\x12\x18\n" +
-	"\aprogram\x18\x05 \x01(\bR\aprogram\"f\n" +
+	"\aprogram\x18\x05 \x01(\bR\aprogram\"\x85\x01\n" +
 	"\fExecResponse\x12\x10\n" +
 	"\x03pid\x18\x01 \x01(\x05R\x03pid\x12\x12\n" +
 	"\x04code\x18\x02 \x01(\x05R\x04code\x12\x16\n" +
 	"\x06signal\x18\x03 \x01(\x05R\x06signal\x12\x18\n" +
-	"\arunning\x18\x04 \x01(\bR\arunning\"F\n" +
+	"\arunning\x18\x04 \x01(\bR\arunning\x12\x1d\n" +
+	"\n" +
+	"oom_killed\x18\x05 \x01(\bR\toomKilled\"F\n" +
 	"\x12ExecStartedRequest\x12\x1c\n" +
 	"\tcontainer\x18\x01 \x01(\tR\tcontainer\x12\x12\n" +
 	"\x04exec\x18\x02 \x01(\tR\x04exec\"'\n" +
