@@ -32,6 +32,8 @@ type execution struct {
 	id      string
 	control *control.Client
 	streams *launch.Streams
+	// caught is closed once every signal is caught; nil where none is.
+	caught <-chan struct{}
 }
 
 // Exec runs an additional process in a container and returns how it ended, or
@@ -65,13 +67,9 @@ func (r *Runner) Exec(ctx context.Context, ref string, o ExecOptions) (res contr
 			return res, err
 		}
 	}
-	killsBefore := e.memoryKills(ctx)
 	told := e.announce(ctx)
 	res, err = e.control.Exec(ctx, rec.ID, &control.Exec{ID: e.id, Process: p, Detach: o.Detach, Program: o.Program != nil})
 	told(err == nil)
-	if err == nil && res.Exit.Code == exitSignalBase+signalKill {
-		res.Exit.OOMKilled = e.memoryKills(ctx) > killsBefore
-	}
 	if e.streams != nil {
 		if res.Running {
 			e.streams.Restore()
@@ -100,31 +98,25 @@ func (e *execution) announce(ctx context.Context) (ended func(ran bool)) {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	seen := make(chan bool, 1)
+	started := func() {
+		if e.caught != nil {
+			<-e.caught // A signal that comes upon this is passed on, not lost.
+		}
+		e.o.Started()
+	}
 	go func() {
 		_, err := e.control.ExecStarted(ctx, e.rec.ID, e.id)
 		if err == nil {
-			e.o.Started()
+			started()
 		}
 		seen <- err == nil
 	}()
 	return func(ran bool) {
 		cancel()
 		if !<-seen && ran {
-			e.o.Started()
+			started()
 		}
 	}
-}
-
-// memoryKills is how many processes the container's memory limit has killed so far.
-func (e *execution) memoryKills(ctx context.Context) uint64 {
-	if e.rec.Options.MemoryBytes == 0 {
-		return 0
-	}
-	stats, err := e.control.Stats(ctx, e.rec.ID)
-	if err != nil {
-		return 0
-	}
-	return stats.OOMKills
 }
 
 // newExecID returns an id that nobody guesses.
@@ -198,7 +190,7 @@ func (e *execution) watch(ctx context.Context, cancel context.CancelFunc) (stop 
 	if !e.o.NoSignals {
 		s := catchSignals(e.o.TTY, cancel)
 		s.proxy()
-		caught, end = s.c, s.stop
+		caught, end, e.caught = s.c, s.stop, s.all
 	}
 	var detached <-chan struct{}
 	if e.streams != nil {

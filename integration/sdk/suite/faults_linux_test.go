@@ -148,9 +148,11 @@ func TestCommandsAreThereWhenStarted(t *testing.T) {
 		if err := p.Signal(syscall.SIGUSR1); err != nil {
 			t.Error(err)
 		}
-		if exit, err := p.Wait(t.Context()); err != nil || exit.Signal != syscall.SIGUSR1 {
-			t.Errorf("%+v, %v", exit, err)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		if exit, err := p.Wait(ctx); err != nil || exit.Signal != syscall.SIGUSR1 {
+			t.Errorf("a signal right after its start: %+v, %v", exit, err)
 		}
+		cancel()
 	}
 	p, err := sb.StartExec(t.Context(), gvx.Command{Args: []string{"sleep", "1000"}})
 	if err != nil {
