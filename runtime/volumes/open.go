@@ -41,6 +41,19 @@ func (o *Opened) Close() {
 	}
 }
 
+// Plain reports whether it is one file of its own: no clone, and nothing that
+// goes with its container. This is what is worth compacting: others clone it.
+func (o *Opened) Plain() bool { return len(o.Files) == 1 && o.Paths[0] != "" }
+
+// DiskBytes is what the file that is written takes on the host's disk.
+func (o *Opened) DiskBytes() (int64, error) {
+	fi, err := o.Files[len(o.Files)-1].Stat()
+	if err != nil {
+		return 0, err
+	}
+	return diskBytes(fi), nil
+}
+
 // Title is what messages call the volume that is written.
 func (o *Opened) Title() string {
 	if last := o.Paths[len(o.Paths)-1]; last != "" {

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"z.gfire.dev/gvx/ext4lite"
 	"z.gfire.dev/gvx/oci/convert"
@@ -396,6 +397,32 @@ func TestWritableLayers(t *testing.T) {
 	if len(entries) != 3 {
 		t.Errorf("%v", entries)
 	}
+}
+
+// TestSizesOfWritableLayersAreBounded: of many sizes the last ones' empty volumes stay,
+// and layers on those that went are whole.
+func TestSizesOfWritableLayersAreBounded(t *testing.T) {
+	b := newBed(t)
+	first, err := b.s.OpenUpper(minUpperBytes)
+	b.ok(err)
+	defer closeAll(first)
+	dir := filepath.Join(b.s.root, dirEmpty)
+	b.ok(os.Chtimes(first[0].Name(), time.Time{}, time.Now().Add(-time.Hour)))
+	for n := range maxEmpties {
+		files, err := b.s.OpenUpper(minUpperBytes + int64(n+1)<<20)
+		b.ok(err)
+		b.ok(verify(files))
+		closeAll(files)
+	}
+	entries, err := os.ReadDir(dir)
+	b.ok(err)
+	if len(entries) != maxEmpties {
+		t.Errorf("%d empty volumes are kept, want %d", len(entries), maxEmpties)
+	}
+	if _, err := os.Stat(first[0].Name()); !os.IsNotExist(err) {
+		t.Errorf("the oldest is not the one that went: %v", err)
+	}
+	b.ok(verify(first))
 }
 
 func TestCopies(t *testing.T) {

@@ -4,7 +4,8 @@
 // system calls.
 //
 // Making a volume takes milliseconds, so an empty one of each size is made once
-// and kept. A writable layer is a delta on it, in a file without a name.
+// and kept, up to a number of sizes. A writable layer is a delta on it, in a file
+// without a name.
 
 package volumes
 
@@ -14,7 +15,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 
 	"z.gfire.dev/gvx/ext4lite"
 	"z.gfire.dev/gvx/ext4lite/delta"
@@ -32,6 +35,9 @@ const (
 	// overlay leaves a whiteout for each name that something was renamed from.
 	upperBytesPerIno = 4096
 	smallUpperBytes  = 16 << 30
+	// maxEmpties bounds how many sizes have an empty volume, some 300 KB each on the
+	// disk: whoever asks for a size of its own each time leaves no more than these.
+	maxEmpties = 32
 )
 
 // OpenUpper makes an empty volume that has no name, of a size or of the default
@@ -43,26 +49,31 @@ func (s *Store) OpenUpper(sizeBytes int64) ([]*os.File, error) {
 	// Whole blocks: the file's length is the volume's.
 	sizeBytes = max(sizeBytes-sizeBytes%delta.BlockSize, minUpperBytes)
 	template := Ref{Path: filepath.Join(s.root, dirEmpty, strconv.FormatInt(sizeBytes, 10)+convert.VolumeExt)}
-	files, err := s.cloneEmpty(template)
-	if err == nil {
-		return files, nil
-	}
-	if !isMissing(template.Path) {
-		if !isDamaged(template.Path) {
+	// A second time, if somebody who makes many sizes has just removed it.
+	for again := true; ; again = false {
+		files, err := s.cloneEmpty(template)
+		if err == nil {
+			return files, nil
+		}
+		if !isMissing(template.Path) {
+			if !isDamaged(template.Path) {
+				return nil, upperError(template, err)
+			}
+			// Sandboxes that have it keep it.
+			if err := os.Remove(template.Path); err != nil {
+				return nil, upperError(template, err)
+			}
+		}
+		if err := s.makeEmpty(template, sizeBytes); err != nil {
+			return nil, err
+		}
+		if files, err = s.cloneEmpty(template); err == nil {
+			return files, nil
+		}
+		if !again {
 			return nil, upperError(template, err)
 		}
-		// Sandboxes that have it keep it.
-		if err := os.Remove(template.Path); err != nil {
-			return nil, upperError(template, err)
-		}
 	}
-	if err := s.makeEmpty(template, sizeBytes); err != nil {
-		return nil, err
-	}
-	if files, err = s.cloneEmpty(template); err != nil {
-		return nil, upperError(template, err)
-	}
-	return files, nil
 }
 
 // cloneEmpty makes a delta on the empty volume.
@@ -112,6 +123,32 @@ func (s *Store) makeEmpty(template Ref, sizeBytes int64) error {
 	})
 	if err != nil && !os.IsExist(err) {
 		return upperError(template, fmt.Errorf("make an empty volume of %d bytes: %w", sizeBytes, err))
+	}
+	return s.pruneEmpties(template)
+}
+
+// pruneEmpties removes the oldest empty volumes above their number, but not the one
+// that was just made. Who has one open keeps it.
+func (s *Store) pruneEmpties(keep Ref) error {
+	dir := filepath.Dir(keep.Path)
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return upperError(keep, err)
+	}
+	var old []fs.FileInfo
+	for _, e := range entries {
+		fi, err := e.Info()
+		if err != nil || !strings.HasSuffix(e.Name(), convert.VolumeExt) || e.Name() == filepath.Base(keep.Path) {
+			continue // It has gone, or is somebody's who is making it.
+		}
+		old = append(old, fi)
+	}
+	slices.SortFunc(old, func(a, b fs.FileInfo) int { return a.ModTime().Compare(b.ModTime()) })
+	for len(old) >= maxEmpties {
+		if err := os.Remove(filepath.Join(dir, old[0].Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return upperError(keep, err)
+		}
+		old = old[1:]
 	}
 	return nil
 }
