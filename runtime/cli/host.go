@@ -21,14 +21,18 @@ import (
 
 func newDoctorCommand(g *globals) *cobra.Command {
 	var format string
+	var node bool
+	var engines engineFlags
 	cmd := &cobra.Command{
 		Use:   "doctor [OPTIONS]",
 		Short: "Check what this host gives sandboxes",
 		Long: `Print each isolation layer and facility: whether sandboxes started by this user
 on this host use it, whether it is there, or missing, and what that means.
+With --node, also what the container engines of a node need to run them.
 
-The exit code is 1 when something is missing without which no sandbox runs.`,
-		Example: "  rungv doctor\n  rungv doctor --format json",
+The exit code is 1 when something is missing without which no sandbox runs, or,
+with --node, without which an engine that is to run them could not.`,
+		Example: "  rungv doctor\n  rungv doctor --format json\n  rungv doctor --node",
 		Args:    exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			root, err := imagesRoot(g)
@@ -36,6 +40,13 @@ The exit code is 1 when something is missing without which no sandbox runs.`,
 				return err
 			}
 			layers := lockdown.Doctor(filepath.Dir(root))
+			if node {
+				more, err := nodeLayers(cmd.Context(), &engines)
+				if err != nil {
+					return err
+				}
+				layers = append(layers, more...)
+			}
 			if err := printLayers(cmd.OutOrStdout(), layers, format); err != nil {
 				return err
 			}
@@ -47,7 +58,10 @@ The exit code is 1 when something is missing without which no sandbox runs.`,
 			return nil
 		},
 	}
-	cmd.Flags().StringVarP(&format, "format", "f", "", `Format output using a custom template: 'json' or 'TEMPLATE'`)
+	fl := cmd.Flags()
+	fl.StringVarP(&format, "format", "f", "", `Format output using a custom template: 'json' or 'TEMPLATE'`)
+	fl.BoolVar(&node, "node", false, "Check what container engines need, too: before and after 'rungv install'")
+	engines.register(fl)
 	return cmd
 }
 

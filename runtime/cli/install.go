@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"z.gfire.dev/gvx/runtime/api"
 	"z.gfire.dev/gvx/runtime/nodeconfig"
@@ -33,7 +34,7 @@ const (
 // installFlags are those of `install` and `uninstall`.
 type installFlags struct {
 	docker, containerd, kubernetes, dryRun bool
-	name, dockerConfig, containerdConfig   string
+	engineFlags
 	// programs, if not "", is where copies of the programs go.
 	programs string
 }
@@ -44,8 +45,16 @@ func (f *installFlags) register(cmd *cobra.Command) {
 	fl.BoolVar(&f.containerd, "containerd", false, "containerd, for its clients and for CRI")
 	fl.BoolVar(&f.kubernetes, "kubernetes", false, "containerd, and print the RuntimeClass for the cluster")
 	fl.BoolVar(&f.dryRun, "dry-run", false, "Print what files would hold, and change none")
-	fl.StringVar(&f.name, "name", defaultRuntimeName, "What the engines call the runtime")
+	f.engineFlags.register(fl)
 	fl.StringVar(&f.programs, "programs", "", "Folder for copies of this program and of the shim, which engines then run")
+}
+
+// engineFlags say where a node's engines have their configuration, and what gvx is
+// called there.
+type engineFlags struct{ name, dockerConfig, containerdConfig string }
+
+func (f *engineFlags) register(fl *pflag.FlagSet) {
+	fl.StringVar(&f.name, "name", defaultRuntimeName, "What the engines call the runtime")
 	fl.StringVar(&f.dockerConfig, "docker-config", "/etc/docker/daemon.json", "dockerd's configuration file")
 	fl.StringVar(&f.containerdConfig, "containerd-config", "/etc/containerd/config.toml", "containerd's configuration file")
 }

@@ -3,11 +3,14 @@
 package cli
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
+
+	"z.gfire.dev/gvx/runtime/lockdown"
 )
 
 // TestInstallAndUninstall: files of engines get the runtime and are as before again,
@@ -63,6 +66,17 @@ func TestInstallAndUninstall(t *testing.T) {
 	}
 	if st, err := os.Lstat(link); err != nil || st.Mode()&os.ModeSymlink == 0 {
 		t.Error("the link is none any more")
+	}
+	for name, want := range map[string]lockdown.State{"dockerd configuration": lockdown.StateUsed, "containerd configuration": lockdown.StateUsed, "containerd shim": lockdown.StateUsed} {
+		if l := nodeLayer(t, dir, name, flags[2:]...); l.State != want {
+			t.Errorf("doctor: %+v", l)
+		}
+	}
+	if err := os.Chmod(shim, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if l := nodeLayer(t, dir, "containerd shim", flags[2:]...); l.State != lockdown.StateMissing || !l.Fatal {
+		t.Errorf("a shim that cannot be executed, of a containerd that is to run it: %+v", l)
 	}
 	if _, errs, code := do("install"); code != 0 || strings.Count(errs, "is as it should be") != 2 {
 		t.Errorf("installed twice: %d, %s", code, errs)
@@ -138,5 +152,51 @@ func TestInstallBringsItsPrograms(t *testing.T) {
 	}
 	if left, err := os.ReadDir(programs); err != nil || len(left) > 0 {
 		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
+// nodeLayer is what `doctor --node` reports under a name.
+func nodeLayer(t *testing.T, dir, name string, flags ...string) lockdown.Layer {
+	t.Helper()
+	// The code is about the host of the test as well.
+	out, errs, _ := rungv(t, dir, append([]string{"doctor", "--node", "--format", "json"}, flags...)...)
+	for doc := json.NewDecoder(strings.NewReader(out)); ; {
+		var l lockdown.Layer
+		if err := doc.Decode(&l); err != nil {
+			t.Fatalf("doctor has no layer %q: %v: %s%s", name, err, out, errs)
+		}
+		if l.Name == name {
+			return l
+		}
+	}
+}
+
+// TestDoctorOfANodeBeforeInstall says what to do, and is fatal where an engine would
+// start something else under our name.
+func TestDoctorOfANodeBeforeInstall(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("engines of Windows nodes do not run Linux' runtimes")
+	}
+	dir := t.TempDir()
+	daemon := filepath.Join(dir, "daemon.json")
+	flags := []string{"--docker-config", daemon, "--containerd-config", filepath.Join(dir, "none.toml")}
+	for text, fatal := range map[string]bool{"": false, "{}": false, `{"runtimes": {"gvx": {"path": "/usr/bin/other"}}}`: true, "{": true} {
+		if err := os.Remove(daemon); err != nil && !os.IsNotExist(err) {
+			t.Fatal(err)
+		}
+		if text != "" {
+			if err := os.WriteFile(daemon, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if l := nodeLayer(t, dir, "dockerd configuration", flags...); l.State != lockdown.StateMissing || l.Fatal != fatal || !strings.Contains(l.Meaning, "rungv install --docker") {
+			t.Errorf("%q: %+v", text, l)
+		}
+	}
+	if l := nodeLayer(t, dir, "containerd configuration", flags...); l.State != lockdown.StateMissing || l.Fatal || !strings.Contains(l.Meaning, "rungv install --containerd") {
+		t.Errorf("%+v", l)
+	}
+	if _, errs, code := rungv(t, dir, "doctor", "--node", "--name", "a/b"); code == 0 || !strings.Contains(errs, "a/b") {
+		t.Errorf("a name that no engine takes: %d, %s", code, errs)
 	}
 }
