@@ -245,8 +245,16 @@ func TestGoldenVolume(t *testing.T) {
 	s.end(syscall.SIGINT)
 	b.only("golden.ext4")
 	b.check(golden)
-	if n := b.disk(golden); n > 4<<20 {
+	n := b.disk(golden)
+	if n > 4<<20 {
 		t.Errorf("after its compaction the golden volume takes %d bytes", n)
+	}
+	if said := s.stderr.String(); !strings.Contains(said, golden+": ") || !strings.Contains(said, " on disk, ") {
+		t.Errorf("whoever asked for the end is told %q of the compaction", said)
+	}
+	b.h.MustRungv(t, "volume", "compact", "--quiet", golden)
+	if after := b.disk(golden); after != n {
+		t.Errorf("the end has left something to be compacted: %d bytes of %d are enough", after, n)
 	}
 	before := b.hash(golden)
 

@@ -80,8 +80,11 @@ type run struct {
 	// stopArrivals ends what comes to the guest by way of the namespace; nil
 	// before it has begun.
 	stopArrivals func()
-	// volumes are open until the sandbox has ended.
-	volumes []*volumes.Opened
+	// volumes are open until the sandbox has ended. diskBytes is what each took on
+	// the host's disk when the end was asked for, 0 if it is not compacted then; nil
+	// before.
+	volumes   []*volumes.Opened
+	diskBytes []int64
 	// gofer is nil without directories of the host, which are sources.
 	gofer   *launch.Gofer
 	sources []hostTree
@@ -361,6 +364,7 @@ func (u *run) ended(w waited) (api.ExitStatus, error) {
 		return u.lost(w.err)
 	}
 	u.process.End(endGrace)
+	u.tellCompacted()
 	lost := u.streams.Drain()
 	switch {
 	case lost == nil:

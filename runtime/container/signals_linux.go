@@ -176,6 +176,9 @@ func (u *run) signal(sig os.Signal) (api.ExitStatus, bool) {
 		u.process.End(endGrace)
 		return api.ExitStatus{Code: exitSignalBase + int(n), Signal: int(n), At: time.Now().UTC()}, true
 	}
+	if ends(n) {
+		u.measureVolumes()
+	}
 	if u.delivery.unanswered() && ends(n) {
 		u.killStuck()
 		return api.ExitStatus{}, false

@@ -95,7 +95,8 @@ func (t *Task) openVolumes(oci *convert.OCI, files *launch.ContainerFiles) error
 		if err := t.checkJoining(o.Files); err != nil {
 			return fmt.Errorf("volume %s: %w", o.Title(), err)
 		}
-		files.Volumes[i], c.Mounts[i].Volume.Name = o.Files, o.Title()
+		files.Volumes[i] = o.Files
+		nameVolume(&c.Mounts[i], o)
 		mounts = append(mounts, state.Mount{
 			Name: o.Name, Source: o.Path, Files: o.Paths, Target: v.Target, ReadOnly: v.ReadOnly, Clone: v.Clone != "",
 		})

@@ -8,6 +8,8 @@ package container
 import (
 	"os"
 
+	"github.com/docker/go-units"
+
 	"z.gfire.dev/gvx/runtime/api"
 	"z.gfire.dev/gvx/runtime/launch"
 	"z.gfire.dev/gvx/runtime/state"
@@ -46,7 +48,8 @@ func (u *run) addVolumes(cfg *launch.Config) (done func(), err error) {
 	for i := range c.Mounts {
 		for k := range u.o.Volumes {
 			if m := &c.Mounts[i]; m.Volume != nil && m.Target == u.o.Volumes[k].Target {
-				cfg.Volumes[i], m.Volume.Name = u.volumes[k].Files, u.volumes[k].Title()
+				cfg.Volumes[i] = u.volumes[k].Files
+				nameVolume(m, u.volumes[k])
 			}
 		}
 	}
@@ -54,6 +57,36 @@ func (u *run) addVolumes(cfg *launch.Config) (done func(), err error) {
 		return nil, err
 	}
 	return (&volumes.Opened{Files: cfg.Upper}).Close, nil
+}
+
+// nameVolume completes a mount with what is known of the volume once it is open.
+func nameVolume(m *api.Mount, o *volumes.Opened) {
+	m.Volume.Name, m.Volume.Compact = o.Title(), o.Plain() && !m.ReadOnly
+}
+
+// measureVolumes notes what the volumes take that are compacted at the end, which
+// has been asked for.
+func (u *run) measureVolumes() {
+	if u.diskBytes != nil {
+		return
+	}
+	u.diskBytes = make([]int64, len(u.volumes))
+	for i, o := range u.volumes {
+		if n, err := o.DiskBytes(); err == nil && o.Plain() && !u.o.Volumes[i].ReadOnly {
+			u.diskBytes[i] = n
+		}
+	}
+}
+
+// tellCompacted says what the compaction has changed, to a user who has asked for
+// the end: the volume is now ready to be cloned.
+func (u *run) tellCompacted() {
+	for i, before := range u.diskBytes {
+		if after, err := u.volumes[i].DiskBytes(); err == nil && before > 0 {
+			u.warn("volume %s: %s on disk, %s before it was compacted", u.volumes[i].Title(),
+				units.HumanSizeWithPrecision(float64(after), 3), units.HumanSizeWithPrecision(float64(before), 3))
+		}
+	}
 }
 
 // openUpper makes a writable layer that goes with the container: nothing is left
