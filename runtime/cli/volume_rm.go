@@ -135,6 +135,9 @@ func runVolumePrune(cmd *cobra.Command, g *globals, f volumeFilter, all bool) er
 			}
 		}
 	}
+	if err := s.ForgetGone(); err != nil {
+		g.warn("%v", err)
+	}
 	out := cmd.OutOrStdout()
 	if len(removed) > 0 {
 		fmt.Fprintf(out, "Deleted Volumes:\n%s\n\n", strings.Join(removed, "\n"))

@@ -6,9 +6,11 @@ package volumes
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -46,6 +48,48 @@ func TestANoteWaitsForItsClone(t *testing.T) {
 	b.open(convert.VolumeMount{Source: "golden", Target: "/v"}).Close()
 	if left, _ := filepath.Glob(filepath.Join(b.s.Root(), dirClones, "*")); len(left) != 0 {
 		t.Errorf("notes about clones that are gone: %v", left)
+	}
+}
+
+// TestNotesOfClonesThatOthersRemovedGo, but neither those of clones that are there nor
+// young ones, when a prune asks for it and now and then when clones are made.
+func TestNotesOfClonesThatOthersRemovedGo(t *testing.T) {
+	b := newBed(t)
+	golden, dir := b.make("golden"), b.TempDir()
+	kept := Ref{Path: filepath.Join(dir, "kept.delta")}
+	b.ok(b.s.CloneDelta(golden, kept))
+	notes := func() []string {
+		left, _ := filepath.Glob(filepath.Join(b.s.Root(), dirClones, "*", "*"))
+		return left
+	}
+	name := func(i int) string { return filepath.Join(dir, fmt.Sprintf("gone-%d.delta", i)) }
+	for i := range 20 {
+		b.s.remember(golden.Path, name(i))
+	}
+	then := time.Now().Add(-2 * noteGrace)
+	for _, n := range notes() {
+		b.ok(os.Chtimes(n, then, then))
+	}
+	// The next one that sweeps.
+	next := 20
+	for !strings.HasPrefix(pathKey(name(next)), sweepPrefix) {
+		next++
+	}
+	b.s.remember(golden.Path, name(next))
+	if left := notes(); len(left) != 2 {
+		t.Errorf("after a sweep: %d notes, want those of a clone that is there and of a young one", len(left))
+	}
+	b.s.remember(golden.Path, filepath.Join(dir, "young.delta"))
+	b.ok(b.s.ForgetGone())
+	if left := notes(); len(left) != 3 {
+		t.Errorf("after a prune: %d notes, want those of a clone that is there and of two young ones", len(left))
+	}
+	for _, n := range notes() {
+		b.ok(os.Chtimes(n, then, then))
+	}
+	b.ok(b.s.ForgetGone())
+	if left := notes(); len(left) != 1 {
+		t.Errorf("after a prune: %d notes, want that of a clone that is there", len(left))
 	}
 }
 

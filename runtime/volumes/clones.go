@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"z.gfire.dev/gvx/ext4lite/delta"
 	"z.gfire.dev/gvx/ext4lite/device"
@@ -27,6 +28,11 @@ const (
 	maxScan = 10_000
 	// keyBytes of a path's hash name its note.
 	keyBytes = 16
+	// sweepPrefix is how the name of every 256th note begins: with it, notes of what
+	// has gone are removed. A program that removes its clones itself leaves no more.
+	sweepPrefix = "00"
+	// noteGrace is how old a note is when its clone must be there, if it is to be.
+	noteGrace = time.Hour
 )
 
 // CloneDelta makes a clone of a volume in a file of its own, which must not
@@ -59,7 +65,10 @@ func (s *Store) CloneDelta(base, clone Ref) error {
 func (s *Store) remember(base, clone string) {
 	dir, err := s.make(dirClones, pathKey(base))
 	if err == nil {
-		err = os.WriteFile(filepath.Join(dir, pathKey(clone)), []byte(clone), 0o600)
+		key := pathKey(clone)
+		if err = os.WriteFile(filepath.Join(dir, key), []byte(clone), 0o600); strings.HasPrefix(key, sweepPrefix) {
+			forgetGone(dir)
+		}
 	}
 	if err != nil {
 		s.warn("remember that %s is a clone of %s: %v: nothing will stop a change of its base", clone, base, err)
@@ -111,6 +120,44 @@ func (s *Store) rememberedClones(base string, alone bool) []string {
 		os.Remove(dir)
 	}
 	return clones
+}
+
+// ForgetGone removes what is noted of clones whose files others have removed.
+func (s *Store) ForgetGone() error {
+	dir := filepath.Join(s.root, dirClones)
+	bases, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return hostError("read "+dir, err)
+	}
+	for _, b := range bases {
+		forgetGone(filepath.Join(dir, b.Name()))
+	}
+	return nil
+}
+
+// forgetGone removes the notes of a base's clones that are not there. A young one is
+// of a clone that may be about to be made.
+func forgetGone(dir string) {
+	old := func(e fs.DirEntry) bool {
+		fi, err := e.Info()
+		return err == nil && time.Since(fi.ModTime()) > noteGrace
+	}
+	notes, err := os.ReadDir(dir)
+	if err != nil {
+		return
+	}
+	if fi, err := os.Stat(dir); len(notes) == 0 && err == nil && old(fs.FileInfoToDirEntry(fi)) {
+		os.Remove(dir)
+	}
+	for _, n := range notes {
+		note := filepath.Join(dir, n.Name())
+		if !old(n) {
+			continue
+		}
+		if path, err := os.ReadFile(note); err == nil && isMissing(string(path)) {
+			os.Remove(note)
+		}
+	}
 }
 
 // Clones lists the good clones of a volume: those that this store knows of, and
