@@ -24,26 +24,7 @@ const (
 // namespace of the tests.
 func mountReflinks(t *testing.T, w *shared) {
 	t.Helper()
-	image := w.home.Path("srv.xfs")
-	f, err := os.Create(image)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := f.Truncate(8 << 30); err != nil {
-		t.Fatal(err)
-	}
-	f.Close()
-	if output, err := exec.Command(testbed.NeedCommand(t, "mkfs.xfs"), "-q", image).CombinedOutput(); err != nil {
-		t.Fatalf("mkfs.xfs: %v: %s", err, output)
-	}
-	if output, err := exec.Command("mount", "-o", "loop", image, "/srv").CombinedOutput(); err != nil {
-		t.Fatalf("mount an XFS on /srv: %v: %s", err, output)
-	}
-	t.Cleanup(func() {
-		if output, err := exec.Command("umount", "/srv").CombinedOutput(); err != nil {
-			t.Errorf("umount /srv: %v: %s", err, output)
-		}
-	})
+	w.home.MountXFS(t, w.home.Path("srv.xfs"), "/srv", 8<<30)
 	for _, dir := range []string{snapshots, episodes} {
 		if err := os.Mkdir(dir, 0o755); err != nil {
 			t.Fatal(err)

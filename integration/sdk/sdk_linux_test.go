@@ -40,10 +40,15 @@ func TestSuiteAsOrdinaryUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.Chown(t, work)
+	reflinks := h.Path("reflinks")
+	if err := os.Mkdir(reflinks, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	h.MountXFS(t, h.Path("reflinks.xfs"), reflinks, 512<<20)
 	ctx, cancel := context.WithTimeout(t.Context(), suiteTimeout)
 	defer cancel()
 	cmd := h.CommandAs(ctx, program, "-test.v", "-test.timeout="+suiteTimeout.String())
-	cmd.Env = append(cmd.Env, "GVX_SDK_BINARY="+h.Binary, "GVX_SDK_LAYOUT="+layout, "GVX_SDK_ROOT="+filepath.Join(work, "root"),
+	cmd.Env = append(cmd.Env, "GVX_SDK_BINARY="+h.Binary, "GVX_SDK_LAYOUT="+layout, "GVX_SDK_ROOT="+filepath.Join(work, "root"), "GVX_SDK_REFLINKS="+reflinks,
 		"CI="+os.Getenv("CI"), "GVX_NIGHTLY="+os.Getenv("GVX_NIGHTLY"))
 	result := testbed.Run(t, cmd, nil)
 	t.Log(result.Stdout)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 
 	"z.gfire.dev/gvx/runtime/api"
 )
@@ -84,8 +85,17 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Is reports whether target is the Err… value of the error's kind.
+// Is reports whether target is the Err… value of the error's kind, or what package
+// io/fs has for it: fs.ErrNotExist, fs.ErrExist, fs.ErrPermission.
 func (e *Error) Is(target error) bool {
+	switch target {
+	case fs.ErrNotExist:
+		return e.Kind == KindNotFound
+	case fs.ErrExist:
+		return e.Kind == KindExists
+	case fs.ErrPermission:
+		return e.Kind == KindPermission
+	}
 	t, ok := target.(*Error)
 	return ok && t.Op == "" && t.Err == nil && t.Kind == e.Kind
 }

@@ -263,7 +263,8 @@ func TestTerminal(t *testing.T) {
 	w := setup(t)
 	out := &watched{}
 	in, typed := io.Pipe()
-	c := w.config("tty; echo ready; read x; stty size; test -t 2")
+	// The size travels on its own: what is typed behind it may overtake.
+	c := w.config("tty; echo ready; read x; until stty size | grep '33 101'; do sleep 0.01; done; test -t 2")
 	c.TTY, c.Stdin, c.Stdout = true, in, out
 	sb := newSandbox(t, c)
 	if err := sb.Start(t.Context()); err != nil {
@@ -273,12 +274,12 @@ func TestTerminal(t *testing.T) {
 	if err := sb.Resize(33, 101); err != nil {
 		t.Fatal(err)
 	}
-	// The size travels on its own; the line behind it must not overtake.
-	time.Sleep(300 * time.Millisecond)
 	if _, err := typed.Write([]byte("word\n")); err != nil {
 		t.Fatal(err)
 	}
-	exit, err := sb.Wait(t.Context())
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	exit, err := sb.Wait(ctx)
 	if err != nil || exit.Code != 0 || !strings.Contains(out.String(), "/dev/console") || !strings.Contains(out.String(), "33 101") {
 		t.Errorf("%+v, %v: %q", exit, err, out)
 	}

@@ -31,6 +31,8 @@ const (
 	envBinary = "GVX_SDK_BINARY"
 	envLayout = "GVX_SDK_LAYOUT"
 	envRoot   = "GVX_SDK_ROOT"
+	// envReflinks is a directory whose files can share blocks.
+	envReflinks = "GVX_SDK_REFLINKS"
 	// envRole makes the test binary a caller that is to be killed.
 	envRole = "GVX_SDK_ROLE"
 )

@@ -5,6 +5,7 @@ package suite
 import (
 	"bytes"
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -135,6 +136,75 @@ func TestEpisodesOfAGoldenVolume(t *testing.T) {
 	}
 	if err := v.Check(t.Context(), golden); !errors.Is(err, gvx.ErrNotFound) {
 		t.Errorf("check what is gone: %v", err)
+	}
+}
+
+// TestLayersOfAGoldenVolume: an episode's delta becomes the golden volume of others,
+// over its base, or goes into it once nothing else needs it as it was.
+func TestLayersOfAGoldenVolume(t *testing.T) {
+	w, v, dir := volumes(t)
+	golden, layer, over := filepath.Join(dir, "golden"), filepath.Join(dir, "layer"), filepath.Join(dir, "over")
+	w.on(t, gvx.Mount{ImagePath: golden, SizeBytes: 64 << 20}, "echo golden > /v/who")
+	before := hash(t, golden)
+	w.on(t, gvx.Mount{ImagePath: golden, Clone: layer}, "echo layer >> /v/who")
+	w.on(t, gvx.Mount{ImagePath: layer, Clone: over}, "echo over >> /v/who")
+	if out := w.on(t, gvx.Mount{ImagePath: layer, Clone: gvx.CloneEphemeral}, "echo lost >> /v/who; head -n 2 /v/who"); out != "golden\nlayer\n" {
+		t.Errorf("a clone of the layer: %q", out)
+	}
+	if have := readVolume(t, over, "who"); have != "golden\nlayer\nover\n" {
+		t.Errorf("a layer over the layer: %q", have)
+	}
+	if hash(t, golden) != before {
+		t.Error("the golden volume has changed")
+	}
+	if err := v.Commit(t.Context(), layer); !errors.Is(err, gvx.ErrState) {
+		t.Fatalf("commit a layer that has a clone: %v", err)
+	}
+	flat := filepath.Join(dir, "flat")
+	if err := v.Commit(t.Context(), over); !errors.Is(err, gvx.ErrUnsupported) {
+		t.Errorf("commit into a layer: %v", err)
+	}
+	err := errors.Join(v.Flatten(t.Context(), over, flat), v.Remove(t.Context(), over), v.Commit(t.Context(), layer), v.Check(t.Context(), golden), v.Check(t.Context(), flat))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{golden: "golden\nlayer\n", flat: "golden\nlayer\nover\n"} {
+		if have := readVolume(t, path, "who"); have != want {
+			t.Errorf("%s, after the layers have gone: %q", path, have)
+		}
+	}
+	if _, err := os.Lstat(layer); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%s is still there: %v", layer, err)
+	}
+	text, err := v.Inspect(t.Context(), golden)
+	var doc struct{ Mountpoint string }
+	if err := errors.Join(err, json.Unmarshal(text, &doc)); err != nil || doc.Mountpoint != golden {
+		t.Errorf("inspect: %s, %v", text, err)
+	}
+}
+
+// TestReflinkClones where the host's file system has them, and are refused, by the
+// way that works, where it has not.
+func TestReflinkClones(t *testing.T) {
+	w, v, dir := volumes(t)
+	reflinks := os.Getenv(envReflinks)
+	if reflinks == "" {
+		t.Skip("package sdk makes a file system with reflinks")
+	}
+	golden, clone := filepath.Join(reflinks, "golden"), filepath.Join(reflinks, "clone")
+	w.on(t, gvx.Mount{ImagePath: golden, SizeBytes: 64 << 20, Durability: gvx.DurabilityProcess}, "echo golden > /v/who; sync")
+	if err := v.Clone(t.Context(), golden, clone, gvx.CloneReflink); err != nil {
+		t.Fatal(err)
+	}
+	w.on(t, gvx.Mount{ImagePath: clone, Durability: gvx.DurabilityHost}, "echo more >> /v/who; sync")
+	if have := readVolume(t, clone, "who"); have != "golden\nmore\n" {
+		t.Errorf("the clone: %q", have)
+	}
+	if have := readVolume(t, golden, "who"); have != "golden\n" {
+		t.Errorf("the golden volume: %q", have)
+	}
+	if err := v.Clone(t.Context(), golden, filepath.Join(dir, "elsewhere"), gvx.CloneReflink); !errors.Is(err, gvx.ErrUnsupported) {
+		t.Errorf("a reflink to another file system: %v", err)
 	}
 }
 
