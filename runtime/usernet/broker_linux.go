@@ -154,13 +154,20 @@ func (b *Broker) serve() {
 		}
 		select {
 		case b.slots <- struct{}{}:
-			b.tasks.Go(func() {
-				defer func() { <-b.slots }()
-				b.connect(r)
-			})
 		default:
 			b.answer(r, netwire.Busy)
+			continue
 		}
+		// Most connections are there at once, or not at all, and are answered
+		// here: a goroutine for each would cost more than the connection.
+		if wait := b.connect(r); wait != nil {
+			b.tasks.Go(func() {
+				defer func() { <-b.slots }()
+				wait()
+			})
+			continue
+		}
+		<-b.slots
 	}
 }
 
@@ -183,7 +190,7 @@ func (b *Broker) handOverHeld(r netwire.Request, f *flow) {
 		b.handOver(r, f.fd, netwire.Held)
 	case netwire.Denied: // The policy has changed meanwhile.
 		unix.Close(f.fd)
-		b.deny(r, why)
+		b.tasks.Go(func() { b.deny(r, why) })
 	default:
 		unix.Close(f.fd)
 		b.answer(r, result)

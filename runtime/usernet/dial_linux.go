@@ -25,13 +25,14 @@ const (
 	maxResolverFlows = 1024
 )
 
-// connect answers one request.
-func (b *Broker) connect(r netwire.Request) {
+// connect answers one request; what may take its time is left to wait, which then
+// answers.
+func (b *Broker) connect(r netwire.Request) (wait func()) {
 	to := r.To
 	switch addr := to.Addr(); {
 	case addr == natDNS, addr == natDNS6:
 		b.connectResolver(r)
-		return
+		return nil
 	case addr == natGateway:
 		to = netip.AddrPortFrom(loopback, to.Port())
 	case addr == natGateway6:
@@ -39,23 +40,23 @@ func (b *Broker) connect(r netwire.Request) {
 	case natSubnet.Contains(addr), natSubnet6.Contains(addr):
 		// Nobody else is on the guest's network.
 		b.answer(r, netwire.HostUnreachable)
-		return
+		return nil
 	}
 	names := b.learned.names(to.Addr())
 	if allowed, why := b.policy.Load().Check(to, names); !allowed {
-		b.deny(r, why)
-		return
+		// The log may keep it waiting.
+		return func() { b.deny(r, why) }
 	}
 	f := &flow{protocol: r.Protocol, to: to, from: r.From, by: r.By, names: names}
 	switch {
 	case r.Protocol == netwire.TCP:
-		b.open(r, f, unix.SOCK_STREAM, unix.IPPROTO_TCP)
+		return b.open(r, f, unix.SOCK_STREAM, unix.IPPROTO_TCP)
 	case r.Protocol == netwire.UDP:
-		b.open(r, f, unix.SOCK_DGRAM, unix.IPPROTO_UDP)
+		return b.open(r, f, unix.SOCK_DGRAM, unix.IPPROTO_UDP)
 	case to.Addr().Is6():
-		b.open(r, f, unix.SOCK_DGRAM, unix.IPPROTO_ICMPV6)
+		return b.open(r, f, unix.SOCK_DGRAM, unix.IPPROTO_ICMPV6)
 	default:
-		b.open(r, f, unix.SOCK_DGRAM, unix.IPPROTO_ICMP)
+		return b.open(r, f, unix.SOCK_DGRAM, unix.IPPROTO_ICMP)
 	}
 }
 
@@ -68,7 +69,7 @@ func (b *Broker) deny(r netwire.Request, why string) {
 // open makes a socket, connects it and hands it over. It is made by hand:
 // package net would enter it into the launcher's poller, to be woken for bytes
 // that are the sandbox's, and costs more than all the rest.
-func (b *Broker) open(r netwire.Request, f *flow, kind, proto int) {
+func (b *Broker) open(r netwire.Request, f *flow, kind, proto int) (wait func()) {
 	to, family := f.to, unix.AF_INET
 	var sa unix.Sockaddr = &unix.SockaddrInet4{Addr: [4]byte(to.Addr().AsSlice()[:4]), Port: int(to.Port())}
 	if to.Addr().Is6() {
@@ -77,21 +78,51 @@ func (b *Broker) open(r netwire.Request, f *flow, kind, proto int) {
 	fd, err := unix.Socket(family, kind|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, proto)
 	if errors.Is(err, unix.EAFNOSUPPORT) {
 		b.answer(r, netwire.NetUnreachable)
-		return
+		return nil
 	}
 	if err != nil { // For ICMP: not with this user's groups (net.ipv4.ping_group_range).
 		b.answer(r, netwire.Failed)
-		return
+		return nil
 	}
 	if kind == unix.SOCK_STREAM {
 		// What is small has waited in the guest already, if it had to.
 		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
 	}
-	// To this host, and without a handshake, it is connected at once.
 	err = unix.Connect(fd, sa)
 	if errors.Is(err, unix.EINPROGRESS) {
-		fd, err = b.finish(fd)
+		// This host has answered already.
+		var over bool
+		if over, err = connected(fd); !over {
+			return func() {
+				fd, err := b.finish(fd)
+				b.opened(r, f, fd, err)
+			}
+		}
 	}
+	b.opened(r, f, fd, err)
+	return nil
+}
+
+// connected says whether an attempt to connect is over, without waiting for it,
+// and what came of it.
+func connected(fd int) (over bool, err error) {
+	poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
+	if n, err := unix.Poll(poll, 0); n == 0 || err != nil {
+		return false, nil // An interrupted question is asked again by who waits.
+	}
+	if poll[0].Revents&(unix.POLLERR|unix.POLLHUP) == 0 {
+		return true, nil
+	}
+	code, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
+	if err == nil && code != 0 {
+		err = unix.Errno(code)
+	}
+	return true, err
+}
+
+// opened answers with what came of an attempt. fd is negative if there is none
+// any more.
+func (b *Broker) opened(r netwire.Request, f *flow, fd int, err error) {
 	if err == nil {
 		f.fd = fd
 		b.handOverHeld(r, f)
