@@ -58,7 +58,7 @@ func (sb *sandbox) arrive(to netip.AddrPort, set streamSet) {
 			host.reset() // As the guest's own answer would be.
 			return
 		}
-		newStream(ep, &queue, host).carry()
+		newStream(ep, &queue, host).carry(func(f func()) { go f() })
 	}()
 }
 

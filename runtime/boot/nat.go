@@ -34,6 +34,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
 
 	"z.gfire.dev/gvx/runtime/api"
+	"z.gfire.dev/gvx/runtime/control/netwire"
 )
 
 const (
@@ -73,6 +74,7 @@ type nat struct {
 	ipv6     bool
 	owners   flowOwners
 	streams  streamLimit
+	workers  *workers
 	packets  packetFlows
 	// made is closed when the router is, or err says why not.
 	made chan struct{}
@@ -83,7 +85,7 @@ type nat struct {
 // broker's channel on fd, for IPv6 too if ipv6 is set.
 func newNAT(fd api.FD, ipv6 bool) (*nat, error) {
 	guestEnd, routerEnd := newNATLink()
-	n := &nat{guestEnd: guestEnd, ipv6: ipv6, made: make(chan struct{})}
+	n := &nat{guestEnd: guestEnd, ipv6: ipv6, workers: newWorkers(), made: make(chan struct{})}
 	var files unix.Rlimit
 	err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files)
 	if err != nil {
@@ -91,7 +93,9 @@ func newNAT(fd api.FD, ipv6 bool) (*nat, error) {
 	}
 	n.streams.most = int(min(maxStreams, files.Cur/streamShare))
 	n.packets.init(n, int(min(maxPacketFlows, files.Cur/packetShare)))
-	if n.broker, err = newBrokerClient(int(fd), n.inbound); err != nil {
+	if n.broker, err = newBrokerClient(int(fd), func(m netwire.Message, host *hostConn) {
+		n.workers.run(func() { n.inbound(m, host) })
+	}); err != nil {
 		return nil, err
 	}
 	go func() {
@@ -151,7 +155,9 @@ func (n *nat) makeRouter(end *natLink) error {
 
 // handleFlows takes the guest's flows from the router's stack.
 func (n *nat) handleFlows(s *stack.Stack) {
-	forwarder := tcp.NewForwarder(s, 0, maxHandshakes, n.forwardTCP)
+	forwarder := tcp.NewForwarder(s, 0, maxHandshakes, func(r *tcp.ForwarderRequest) {
+		n.workers.run(func() { n.forwardTCP(r) })
+	})
 	s.SetTransportProtocolHandler(tcp.ProtocolNumber, func(id stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
 		n.owners.note(id, pkt)
 		return forwarder.HandlePacket(id, pkt)

@@ -22,9 +22,10 @@ import (
 // ports. When its broker dies all of them end, and there are no new ones; the
 // sandbox lives on.
 type brokerClient struct {
-	fd      int
-	file    *os.File
-	raw     syscall.RawConn
+	fd   int
+	file *os.File
+	raw  syscall.RawConn
+	// inbound takes in a client of a published port. It does not wait.
 	inbound func(netwire.Message, *hostConn)
 
 	mu      sync.Mutex
@@ -120,7 +121,7 @@ func (c *brokerClient) receive() {
 		case m.Kind == netwire.Ended:
 			c.endHeld(m.ID)
 		case conn != nil:
-			go c.inbound(m, conn)
+			c.inbound(m, conn)
 		}
 	}
 }

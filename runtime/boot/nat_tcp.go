@@ -72,7 +72,7 @@ func (n *nat) forwardTCP(r *tcp.ForwarderRequest) {
 		host.reset()
 		return
 	}
-	newStream(ep, &queue, host).carry()
+	newStream(ep, &queue, host).carry(n.workers.run)
 }
 
 // inbound takes in a client of a published port.
@@ -93,7 +93,7 @@ func (n *nat) inbound(m netwire.Message, host *hostConn) {
 		host.reset() // As the guest's own answer would be.
 		return
 	}
-	newStream(ep, &queue, host).carry()
+	newStream(ep, &queue, host).carry(n.workers.run)
 }
 
 // dialGuest connects to a port of the guest, from the gateway: over IPv6 where
@@ -166,15 +166,20 @@ func newStream(guest tcpip.Endpoint, queue *waiter.Queue, host *hostConn) *strea
 	return &stream{guest: guest, queue: queue, host: host}
 }
 
-// carry carries bytes until both directions have ended, or one has failed.
-func (s *stream) carry() {
+// carry carries bytes until both directions have ended, or one has failed. It has
+// run run one of them on another goroutine.
+func (s *stream) carry(run func(func())) {
 	// A reset from the guest must be seen even while both directions wait for
 	// the host. Whoever notifies holds locks of the endpoint.
 	entry := waiter.NewFunctionEntry(waiter.EventHUp|waiter.EventErr, func(waiter.EventMask) { go s.checkGuest() })
 	s.queue.EventRegister(&entry)
 	s.host.whenEnded(s.abort)
 	var out sync.WaitGroup
-	out.Go(s.carryOut)
+	out.Add(1)
+	run(func() {
+		defer out.Done()
+		s.carryOut()
+	})
 	s.carryIn()
 	out.Wait()
 	s.queue.EventUnregister(&entry)
@@ -274,15 +279,18 @@ func (s *stream) carryIn() {
 	entry, writable := waiter.NewChannelEntry(waiter.WritableEvents | waiter.EventHUp | waiter.EventErr)
 	s.queue.EventRegister(&entry)
 	defer s.queue.EventUnregister(&entry)
-	for {
-		full, err := s.moveIn()
-		if full {
-			<-writable
-			continue
-		}
-		if err != nil {
-			s.abort()
-			return
+	// much says that there was enough to be worth moving without a copy.
+	for much := false; ; {
+		if much {
+			full, err := s.moveIn()
+			if full {
+				<-writable
+				continue
+			}
+			if err != nil {
+				s.abort()
+				return
+			}
 		}
 		// Nothing was there to be moved: an end, an error, or what came since.
 		buf, n, err := s.host.read()
@@ -297,6 +305,7 @@ func (s *stream) carryIn() {
 			}
 			return
 		}
+		much = n >= moveBytes
 		ok := s.writeGuest((*buf)[:n], writable)
 		copyBuffers.Put(buf)
 		if !ok {
