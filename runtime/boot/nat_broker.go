@@ -35,7 +35,16 @@ type brokerClient struct {
 	// held are those of conns that the broker holds too, by id.
 	held map[uint32]*hostConn
 	gone bool
+	// closed are connections to give back, with the next request or when
+	// giveBack fires.
+	closed   []netwire.Request
+	giveBack *time.Timer
+	delay    time.Duration // for tests
 }
+
+// giveBackDelay is how long a connection that has ended at both sides may wait to
+// be given back: under load it goes along with a request, which it costs nothing.
+const giveBackDelay = 10 * time.Millisecond
 
 // dialed is the answer to a request.
 type dialed struct {
@@ -48,7 +57,7 @@ func newBrokerClient(fd int, inbound func(netwire.Message, *hostConn)) (*brokerC
 	if err := unix.SetNonblock(fd, true); err != nil {
 		return nil, fmt.Errorf("network channel, descriptor %d: %w", fd, err)
 	}
-	c := &brokerClient{fd: fd, file: os.NewFile(uintptr(fd), "network"), inbound: inbound,
+	c := &brokerClient{fd: fd, file: os.NewFile(uintptr(fd), "network"), inbound: inbound, delay: giveBackDelay,
 		waiting: make(map[uint32]chan dialed), conns: make(map[*hostConn]struct{}), held: make(map[uint32]*hostConn)}
 	var err error
 	if c.raw, err = c.file.SyscallConn(); err != nil {
@@ -68,9 +77,10 @@ func (c *brokerClient) dial(protocol netwire.Protocol, to, from netip.AddrPort, 
 	}
 	id := c.unusedID()
 	c.waiting[id] = answer
+	closed := c.takeClosed()
 	c.mu.Unlock()
 
-	c.send(netwire.Request{Ask: netwire.Connect, Protocol: protocol, ID: id, To: to, From: from, By: by})
+	c.send(append(closed, netwire.Request{Ask: netwire.Connect, Protocol: protocol, ID: id, To: to, From: from, By: by})...)
 	d := <-answer
 	return d.result, d.conn
 }
@@ -86,11 +96,51 @@ func (c *brokerClient) unusedID() uint32 {
 	}
 }
 
-// send sends a request. It waits while the channel is full.
-func (c *brokerClient) send(r netwire.Request) {
-	if _, err := c.file.Write(r.Append(make([]byte, 0, netwire.RequestBytes))); err != nil {
+// send sends up to netwire.MaxRequests requests. It waits while the channel is full.
+func (c *brokerClient) send(requests ...netwire.Request) {
+	packet := make([]byte, 0, len(requests)*netwire.RequestBytes)
+	for i := range requests {
+		packet = requests[i].Append(packet)
+	}
+	if _, err := c.file.Write(packet); err != nil {
 		c.hangUp()
 	}
+}
+
+// takeClosed takes what is to be given back: less than a packet has room for. The
+// caller holds c.mu.
+func (c *brokerClient) takeClosed() []netwire.Request {
+	closed := c.closed
+	c.closed = nil
+	return closed
+}
+
+// sendClosed gives back what has waited for a request to go along with.
+func (c *brokerClient) sendClosed() {
+	c.mu.Lock()
+	closed := c.takeClosed()
+	gone := c.gone
+	c.mu.Unlock()
+	if len(closed) > 0 && !gone {
+		c.send(closed...)
+	}
+}
+
+// giveBackSoon gives a connection back with the next request, or soon. What it
+// returns is to be sent at once. The caller holds c.mu, and does not when it sends.
+func (c *brokerClient) giveBackSoon(r netwire.Request) (now []netwire.Request) {
+	c.closed = append(c.closed, r)
+	if len(c.closed) == netwire.MaxRequests-1 {
+		return c.takeClosed()
+	}
+	if len(c.closed) == 1 {
+		if c.giveBack == nil {
+			c.giveBack = time.AfterFunc(c.delay, c.sendClosed)
+		} else {
+			c.giveBack.Reset(c.delay)
+		}
+	}
+	return nil
 }
 
 // receive reads the broker's messages until it is gone.
@@ -267,8 +317,13 @@ func (c *hostConn) end() {
 	}
 }
 
-// close closes the connection and tells the broker, which may hold it too.
-func (c *hostConn) close() {
+// close closes the connection and tells the broker, which may hold it too: soon, as
+// nothing of it is to reach its peer any more.
+func (c *hostConn) close() { c.closeFor(false) }
+
+// closeFor closes the connection; at once says that its peer learns something by
+// the broker's closing it too.
+func (c *hostConn) closeFor(atOnce bool) {
 	c.closing.Do(func() {
 		c.file.Close()
 		b := c.client
@@ -280,10 +335,17 @@ func (c *hostConn) close() {
 		if c.held {
 			delete(b.held, c.id)
 		}
-		gone := b.gone
+		var now []netwire.Request
+		if r := (netwire.Request{Ask: netwire.Closed, Protocol: c.protocol, ID: c.id}); c.held && !b.gone {
+			if atOnce {
+				now = []netwire.Request{r}
+			} else {
+				now = b.giveBackSoon(r)
+			}
+		}
 		b.mu.Unlock()
-		if c.held && !gone {
-			b.send(netwire.Request{Ask: netwire.Closed, Protocol: c.protocol, ID: c.id})
+		if len(now) > 0 {
+			b.send(now...)
 		}
 	})
 }
@@ -301,5 +363,5 @@ func (c *hostConn) reset() {
 	_ = c.raw.Control(func(fd uintptr) {
 		_ = unix.SetsockoptLinger(int(fd), unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
 	})
-	c.close()
+	c.closeFor(true)
 }

@@ -83,28 +83,34 @@ func newTestNetwork(t testing.TB) *testNetwork {
 // serve plays the broker: the gateway is this host's loopback.
 func (n *testNetwork) serve() {
 	defer unix.Close(n.fd)
-	buf := make([]byte, netwire.RequestBytes+1)
+	buf := make([]byte, netwire.MaxRequests*netwire.RequestBytes+1)
 	for {
 		k, err := unix.Read(n.fd, buf)
 		if err != nil || k == 0 {
 			return
 		}
-		r, err := netwire.ParseRequest(buf[:k])
-		if err != nil {
-			n.t.Errorf("router sent %x", buf[:k])
-			return
-		}
-		if r.Ask == netwire.Closed {
-			n.mu.Lock()
-			if !n.held[r.ID] {
-				n.t.Errorf("connection %d is given back and was not held", r.ID)
+		for at := 0; at < k; at += netwire.RequestBytes {
+			r, err := netwire.ParseRequest(buf[at:min(at+netwire.RequestBytes, k)])
+			if err != nil {
+				n.t.Errorf("router sent %x", buf[:k])
+				return
 			}
-			delete(n.held, r.ID)
-			n.mu.Unlock()
-			continue
+			n.handle(r)
 		}
-		go n.connect(r)
 	}
+}
+
+func (n *testNetwork) handle(r netwire.Request) {
+	if r.Ask != netwire.Closed {
+		go n.connect(r)
+		return
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !n.held[r.ID] {
+		n.t.Errorf("connection %d is given back and was not held", r.ID)
+	}
+	delete(n.held, r.ID)
 }
 
 func (n *testNetwork) connect(r netwire.Request) {

@@ -130,8 +130,8 @@ func (b *Broker) Close() error {
 // any more.
 func (b *Broker) serve() {
 	defer b.flows.closeAll()
-	// One byte more than a request shows that a packet is longer.
-	buf := make([]byte, netwire.RequestBytes+1)
+	// One byte more than a packet shows that one is longer.
+	buf := make([]byte, netwire.MaxRequests*netwire.RequestBytes+1)
 	for {
 		n, err := b.near.Read(buf)
 		if err != nil || n == 0 {
@@ -140,35 +140,43 @@ func (b *Broker) serve() {
 			}
 			return
 		}
-		r, err := netwire.ParseRequest(buf[:n])
-		if err != nil {
-			// The other end is the same program: it could not say this.
-			b.warn("the sandbox sent a %w on its network channel: it gets no more connections", err)
-			_ = unixShutdown(b.raw)
-			return
+		for at := 0; at < n; at += netwire.RequestBytes {
+			r, err := netwire.ParseRequest(buf[at:min(at+netwire.RequestBytes, n)])
+			if err != nil {
+				// The other end is the same program: it could not say this.
+				b.warn("the sandbox sent a %w on its network channel: it gets no more connections", err)
+				_ = unixShutdown(b.raw)
+				return
+			}
+			b.handle(r)
 		}
-		r.By.Name = printable(r.By.Name)
-		if r.Ask == netwire.Closed {
-			b.flows.remove(r.ID, r.Protocol)
-			continue
-		}
-		select {
-		case b.slots <- struct{}{}:
-		default:
-			b.answer(r, netwire.Busy)
-			continue
-		}
-		// Most connections are there at once, or not at all, and are answered
-		// here: a goroutine for each would cost more than the connection.
-		if wait := b.connect(r); wait != nil {
-			b.tasks.Go(func() {
-				defer func() { <-b.slots }()
-				wait()
-			})
-			continue
-		}
-		<-b.slots
 	}
+}
+
+// handle does what one request asks for.
+func (b *Broker) handle(r netwire.Request) {
+	r.By.Name = printable(r.By.Name)
+	if r.Ask == netwire.Closed {
+		b.flows.remove(r.ID, r.Protocol)
+		return
+	}
+	select {
+	case b.slots <- struct{}{}:
+	default:
+		b.answer(r, netwire.Busy)
+		return
+	}
+	// Most connections are there at once, or not at all, and are answered here: a
+	// goroutine for each would cost more than the connection.
+	wait := b.connect(r)
+	if wait == nil {
+		<-b.slots
+		return
+	}
+	b.tasks.Go(func() {
+		defer func() { <-b.slots }()
+		wait()
+	})
 }
 
 // answer tells the sandbox that it gets no connection.

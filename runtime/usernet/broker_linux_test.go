@@ -235,8 +235,12 @@ func TestNameServer(t *testing.T) {
 
 // TestGarbage plays a sandbox that was taken over.
 func TestGarbage(t *testing.T) {
+	closed := (&netwire.Request{Ask: netwire.Closed, Protocol: netwire.TCP, ID: 1}).Append(nil)
 	for name, packet := range map[string][]byte{
 		"short": {1}, "long": make([]byte, 4096), "zeros": make([]byte, netwire.RequestBytes),
+		"one and a half":         bytes.Repeat(closed, 2)[:netwire.RequestBytes*3/2],
+		"one and zeros":          append(bytes.Clone(closed), make([]byte, netwire.RequestBytes)...),
+		"more than there may be": bytes.Repeat(closed, netwire.MaxRequests+1),
 	} {
 		var warned []string
 		s := newSandbox(t, Options{Warn: func(f string, a ...any) { warned = append(warned, f) }})

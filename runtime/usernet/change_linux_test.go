@@ -182,6 +182,37 @@ func TestClosedGivesBack(t *testing.T) {
 	eventually(t, "no connections", func() bool { return len(s.b.Connections()) == 0 })
 }
 
+// TestSharedPacket: the requests of a packet are handled one after the other: what
+// is given back makes room for what is asked for behind it.
+func TestSharedPacket(t *testing.T) {
+	s := newSandbox(t, Options{}, loopbackRule)
+	s.b.flows.most = 1
+	s.b.Start()
+	server := echoServer(t)
+	if m, _ := s.dial(netwire.TCP, server); m.Result != netwire.OK {
+		t.Fatal(m.Result)
+	}
+	first := s.next
+	s.next += 2
+	ask := netwire.Request{Ask: netwire.Connect, Protocol: netwire.TCP, To: netip.MustParseAddrPort(server), From: netip.MustParseAddrPort("10.0.2.15:40000")}
+	var packet []byte
+	for i := range uint32(netwire.MaxRequests - 2) { // Of nobody.
+		packet = (&netwire.Request{Ask: netwire.Closed, Protocol: netwire.TCP, ID: 1000 + i}).Append(packet)
+	}
+	packet = (&netwire.Request{Ask: netwire.Closed, Protocol: netwire.TCP, ID: first}).Append(packet)
+	ask.ID = first + 1
+	s.write(ask.Append(packet))
+	if m, f := s.receive(); m.ID != ask.ID || m.Result != netwire.OK || f == nil {
+		t.Errorf("behind what was given back: %+v, descriptor %v", m, f)
+	}
+	ask.ID = first + 2
+	s.write((&netwire.Request{Ask: netwire.Closed, Protocol: netwire.TCP, ID: first + 1}).Append(ask.Append(nil)))
+	if m, _ := s.receive(); m.ID != ask.ID || m.Result != netwire.Busy {
+		t.Errorf("before what is given back: %+v, want that there is no room", m)
+	}
+	eventually(t, "no connections", func() bool { return len(s.b.Connections()) == 0 })
+}
+
 // TestGivenBackTooSoon: a connection that is given back before it has been sent
 // is closed after that, so that its number is nobody else's meanwhile.
 func TestGivenBackTooSoon(t *testing.T) {

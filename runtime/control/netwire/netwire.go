@@ -11,13 +11,14 @@
 // # Transport
 //
 // One connected unix socket of type SOCK_SEQPACKET: a message is a packet, and
-// a packet of another length than its message's is an error. Integers are
-// little-endian. Reserved bytes are zero.
+// a packet of another length than its message's is an error. Up to [MaxRequests]
+// requests share a packet, one behind the other. Integers are little-endian.
+// Reserved bytes are zero.
 //
 // # Request, sandbox to broker: 64 bytes
 //
 //	offset size field
-//	     0    1 version, 2
+//	     0    1 version, 3
 //	     1    1 protocol: 1 ICMP echo, 6 TCP, 17 UDP (IANA's numbers)
 //	     2    1 family of both addresses: 4 or 6
 //	     3    1 kind: 1 connect, 2 closed
@@ -36,7 +37,7 @@
 // # Message, broker to sandbox: 16 bytes, and a descriptor or none
 //
 //	offset size field
-//	     0    1 version, 2
+//	     0    1 version, 3
 //	     1    1 kind: 1 answer, 2 inbound, 3 ended
 //	     2    1 protocol, as above
 //	     3    1 flags: 1 an empty read is the end, not an empty datagram;
@@ -61,11 +62,14 @@ import (
 )
 
 // Version is the version of the messages. Both ends are the same binary.
-const Version = 2
+const Version = 3
 
 const (
 	// RequestBytes is the length of a [Request].
 	RequestBytes = 64
+	// MaxRequests bounds the requests of a packet: what is given back goes along
+	// with what is asked for, and waking the other end costs more than either.
+	MaxRequests = 16
 	// MessageBytes is the length of a [Message].
 	MessageBytes = 16
 	// NameBytes is how much of a process' name a request has room for: what
