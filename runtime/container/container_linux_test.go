@@ -286,3 +286,38 @@ func TestExitCodes(t *testing.T) {
 		t.Error("no error, or one without a kind")
 	}
 }
+
+// TestASandboxThatHasJustEndedIsNotRunning, whose record does not say so yet: its
+// sockets are there, and nobody listens.
+func TestASandboxThatHasJustEndedIsNotRunning(t *testing.T) {
+	r := runner(t)
+	h := create(t, r, api.StateRunning)
+	defer h.Remove()
+	if err := h.Update(func(rec *state.Record) error {
+		rec.Options.Network = string(api.NetworkNAT)
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	rec, err := r.State.Get(h.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, made := range []bool{false, true} {
+		if made {
+			for _, name := range []string{controlSocket, networkSocket} {
+				f, err := listenUnix(h.Dir(), name, unix.SOCK_STREAM)
+				if err != nil {
+					t.Fatal(err)
+				}
+				f.Close()
+			}
+		}
+		if _, err := r.Dial(rec); api.KindOf(err) != api.KindState {
+			t.Errorf("sockets made %v: %v", made, err)
+		}
+		if err := r.Network(t.Context(), h.ID(), nil); api.KindOf(err) != api.KindState {
+			t.Errorf("sockets made %v: the network: %v", made, err)
+		}
+	}
+}

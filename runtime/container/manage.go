@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"syscall"
 	"time"
 
 	"z.gfire.dev/gvx/runtime/api"
@@ -36,18 +37,26 @@ func (r *Runner) Dial(rec *state.Record) (*control.Client, error) {
 	if rec.State != api.StateRunning {
 		return nil, api.Errorf(api.KindState, "container %s is not running", rec.ID)
 	}
-	path, done, err := socketIn(r.taskDir(rec), controlSocket)
-	if err == nil {
-		defer done()
-		var conn net.Conn
-		if conn, err = net.DialTimeout("unix", path, dialTimeout); err == nil {
-			return control.NewClient(conn), nil
-		}
+	conn, err := dialIn(r.taskDir(rec), controlSocket)
+	if err != nil {
+		return nil, fmt.Errorf("connect to container %s: %w", rec.ID, err)
 	}
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, api.Errorf(api.KindState, "container %s is not running", rec.ID)
+	return control.NewClient(conn), nil
+}
+
+// dialIn connects to a socket in a container's directory. A socket that nobody
+// listens on is that of a sandbox which has just ended, as one that is not there.
+func dialIn(dir, name string) (net.Conn, error) {
+	path, done, err := socketIn(dir, name)
+	if err != nil {
+		return nil, err
 	}
-	return nil, fmt.Errorf("connect to container %s: %w", rec.ID, err)
+	defer done()
+	conn, err := net.DialTimeout("unix", path, dialTimeout)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
+		return nil, api.Errorf(api.KindState, "the container is not running")
+	}
+	return conn, err
 }
 
 const (

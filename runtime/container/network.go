@@ -6,10 +6,7 @@ package container
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
-	"net"
 
 	"github.com/containerd/ttrpc"
 
@@ -33,15 +30,7 @@ func (r *Runner) Network(ctx context.Context, ref string, f func(context.Context
 	if rec.Options.Network != string(api.NetworkNAT) {
 		return api.Errorf(api.KindState, "container %s has no network that could be asked: it was started with --network %s", rec.Name, rec.Options.Network)
 	}
-	path, done, err := socketIn(r.State.Dir(rec.ID), networkSocket)
-	if err != nil {
-		return fmt.Errorf("connect to the network of container %s: %w", rec.Name, err)
-	}
-	defer done()
-	conn, err := net.DialTimeout("unix", path, dialTimeout)
-	if errors.Is(err, fs.ErrNotExist) {
-		return api.Errorf(api.KindState, "container %s is not running", rec.Name)
-	}
+	conn, err := dialIn(r.State.Dir(rec.ID), networkSocket)
 	if err != nil {
 		return fmt.Errorf("connect to the network of container %s: %w", rec.Name, err)
 	}

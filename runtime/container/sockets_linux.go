@@ -8,16 +8,12 @@ package container
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
 	"strconv"
-	"syscall"
 
 	"golang.org/x/sys/unix"
-
-	"z.gfire.dev/gvx/runtime/api"
 )
 
 // socketIn returns a name for a socket of a directory that fits into the 108
@@ -80,18 +76,4 @@ func listenIn(dir, name string) (net.Listener, error) {
 		return nil, fmt.Errorf("listen on the socket %s in %s: %w", name, dir, err)
 	}
 	return l, nil
-}
-
-// dialIn connects to a socket in a container's directory.
-func dialIn(dir, name string) (net.Conn, error) {
-	path, done, err := socketIn(dir, name)
-	if err != nil {
-		return nil, err
-	}
-	defer done()
-	conn, err := net.DialTimeout("unix", path, dialTimeout)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
-		return nil, api.Errorf(api.KindState, "the container is not running")
-	}
-	return conn, err
 }
