@@ -21,6 +21,25 @@ import (
 func TestDeleteAgainWhenTheCgroupWasBusy(t *testing.T) {
 	task, r := newTestTask(t, &fakePod{})
 	task.finish(api.ExitStatus{}, nil)
+	paths, free := busyCgroup(t, task)
+	deletedOnceFree(t, r, paths, free, func() error { return task.Delete(t.Context()) })
+}
+
+// TestDeleteTaskAgainWhenTheCgroupWasBusy: the same for who deletes by the record, as
+// `rungv delete` does.
+func TestDeleteTaskAgainWhenTheCgroupWasBusy(t *testing.T) {
+	task, r := newTestTask(t, &fakePod{})
+	task.finish(api.ExitStatus{}, nil)
+	paths, free := busyCgroup(t, task)
+	if err := task.handle.Close(); err != nil {
+		t.Fatal(err)
+	}
+	deletedOnceFree(t, r, paths, free, func() error { return r.DeleteTask(t.Context(), "c", true) })
+}
+
+// busyCgroup gives a container that has ended a cgroup with a process in it, which free
+// ends.
+func busyCgroup(t *testing.T, task *Task) (paths map[string]string, free func()) {
 	name := fmt.Sprintf("gvx-test-busy-%d", os.Getpid())
 	group, err := hostcgroup.CreateContainer(hostcgroup.Placement{ID: "c", Path: "/" + name}, nil)
 	if errors.Is(err, hostcgroup.ErrUnavailable) {
@@ -34,15 +53,16 @@ func TestDeleteAgainWhenTheCgroupWasBusy(t *testing.T) {
 	if err := busy.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
+	free = func() {
 		_ = busy.Process.Kill()
 		_ = busy.Wait()
-	})
+	}
+	t.Cleanup(free)
 	if err := group.Add(busy.Process.Pid); err != nil {
 		t.Fatal(err)
 	}
 	// One of its directories will do: each is tried for a while.
-	paths := map[string]string{}
+	paths = map[string]string{}
 	for _, controller := range slices.Sorted(maps.Keys(group.Paths()))[:1] {
 		paths[controller] = group.Path(controller)
 	}
@@ -54,16 +74,20 @@ func TestDeleteAgainWhenTheCgroupWasBusy(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if err := task.Delete(t.Context()); err == nil {
+	return paths, free
+}
+
+// deletedOnceFree: what is left to be found by the next delete, and what by nobody.
+func deletedOnceFree(t *testing.T, r *Runner, paths map[string]string, free func(), remove func() error) {
+	if err := remove(); err == nil {
 		t.Fatal("a cgroup with a process was removed")
 	}
 	if _, err := r.getTask("c"); err != nil {
 		t.Fatalf("the record that names the cgroup: %v", err)
 	}
-	_ = busy.Process.Kill()
-	_ = busy.Wait()
+	free()
 	for range 2 {
-		if err := task.Delete(t.Context()); err != nil {
+		if err := remove(); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -8,7 +8,6 @@ package container
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os/user"
 	"strconv"
@@ -174,16 +173,19 @@ func (r *Runner) removeTask(ctx context.Context, rec *state.Record) error {
 	if err := r.leaveTask(ctx, rec); err != nil {
 		return err
 	}
-	// Before the record: without it nobody would find the cgroup any more.
-	err := r.removeTaskCgroup(rec)
-	rerr := r.State.Remove(rec.ID, true)
-	if api.KindOf(rerr) == api.KindNotFound {
+	// Before the record: without it nobody would find the cgroup any more. As runc, one
+	// that is busy keeps it, for the next delete.
+	if err := r.removeTaskCgroup(rec); err != nil {
+		return fmt.Errorf("delete container %s: %w: end its processes, and delete it again", rec.Name, err)
+	}
+	err := r.State.Remove(rec.ID, true)
+	if api.KindOf(err) == api.KindNotFound {
 		return nil // Somebody else was faster, and runs the hooks.
 	}
-	if rerr != nil {
-		return errors.Join(err, rerr)
+	if err != nil {
+		return err
 	}
-	return errors.Join(err, r.poststop(ctx, rec))
+	return r.poststop(ctx, rec)
 }
 
 // endTask waits until nobody holds a container any more, which force sees to.
