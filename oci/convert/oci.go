@@ -65,6 +65,8 @@ type OCI struct {
 	PrivateRoot bool
 	// Notes say what of the bundle has no meaning, or another one, in a guest.
 	Notes []string
+	// Warnings say what runc, too, says of the bundle on its standard error.
+	Warnings []string
 }
 
 // OCINetworkKind says where a container's network comes from.

@@ -233,8 +233,8 @@ func OCILimits(r *specs.LinuxResources) api.Resources {
 	if m := r.Memory; m != nil && m.Limit != nil && *m.Limit > 0 {
 		out.MemoryBytes = *m.Limit
 	}
-	if p := r.Pids; p != nil && p.Limit != nil && *p.Limit > 0 {
-		out.Pids = *p.Limit
+	if p := r.Pids; p != nil && p.Limit != nil && *p.Limit >= 0 {
+		out.Pids = max(*p.Limit, 1) // As runc: systemd knows no limit of 0.
 	}
 	if cpu := r.CPU; cpu != nil {
 		var quota int64

@@ -23,6 +23,7 @@ func (c *ociConversion) process() error {
 		return err
 	}
 	c.out.Notes = append(c.out.Notes, notes...)
+	c.out.Warnings = append(c.out.Warnings, ambientWarnings(p.CapabilitySets)...)
 	if !c.open {
 		if p.Seccomp, notes, err = ociSeccomp(c.linux.Seccomp); err != nil {
 			return err
@@ -106,6 +107,18 @@ func ociProcess(p *specs.Process, open bool) (*api.Process, []string, error) {
 		note("scheduler, ioPriority and execCPUAffinity do not apply: the guest's kernel schedules by itself")
 	}
 	return out, notes, nil
+}
+
+// ambientWarnings tell of capabilities that cannot be ambient: they have to be permitted
+// and inheritable.
+func ambientWarnings(s *api.CapabilitySets) []string {
+	var warnings []string
+	for _, name := range s.Ambient {
+		if !slices.Contains(s.Permitted, name) || !slices.Contains(s.Inheritable, name) {
+			warnings = append(warnings, "can't raise ambient capability "+name+": it is not both permitted and inheritable")
+		}
+	}
+	return warnings
 }
 
 // knownCapabilities keeps the names of a set that mean something, each once. The

@@ -416,3 +416,25 @@ func TestOCISubmounts(t *testing.T) {
 		t.Errorf("%q, want %q; notes %q", binds, want, o.Notes)
 	}
 }
+
+// TestAmbientWithoutInheritable: runc warns of such a capability, and it is not raised.
+func TestAmbientWithoutInheritable(t *testing.T) {
+	spec := bundle.Example()
+	kill, chown := "CAP_KILL", "CAP_CHOWN"
+	spec.Process.Capabilities = &specs.LinuxCapabilities{
+		Permitted: []string{kill, chown}, Inheritable: []string{kill}, Ambient: []string{kill, chown},
+	}
+	o := ociOf(t, OCIInput{Spec: spec})
+	if len(o.Warnings) != 1 || !strings.HasPrefix(o.Warnings[0], "can't raise ambient capability CAP_CHOWN: ") {
+		t.Errorf("warnings %q", o.Warnings)
+	}
+}
+
+// TestNoProcesses: a limit of none is one of one, as in runc; a negative one is none.
+func TestNoProcesses(t *testing.T) {
+	for limit, want := range map[int64]int64{-1: 0, 0: 1, 7: 7} {
+		if got := OCILimits(&specs.LinuxResources{Pids: &specs.LinuxPids{Limit: &limit}}); got.Pids != want {
+			t.Errorf("%d became %d, want %d", limit, got.Pids, want)
+		}
+	}
+}

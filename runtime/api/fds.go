@@ -24,6 +24,9 @@ func (s *Sandbox) EachFD(fn func(*FD) error) error {
 func (c *Container) EachFD(fn func(*FD) error) error {
 	fds := []*FD{&c.InitFD,
 		&c.Process.StdinFD, &c.Process.StdoutFD, &c.Process.StderrFD}
+	for i := range c.Process.ExtraFDs {
+		fds = append(fds, &c.Process.ExtraFDs[i])
+	}
 	for i := range c.Rootfs.Layers {
 		fds = append(fds, &c.Rootfs.Layers[i].FD)
 	}

@@ -26,6 +26,9 @@ const (
 	// some 40 rules with 500 names.
 	MaxSeccompRules = 4096
 	MaxSeccompNames = 1 << 16
+	// MaxExtraFDs bounds a process' descriptors beyond its streams: with these they
+	// go into one message.
+	MaxExtraFDs = 64
 	// MaxIDMappings is Linux' own limit of a user namespace's map.
 	MaxIDMappings = 340
 )
@@ -253,6 +256,9 @@ func (p *Process) validateNumbers() error {
 	}
 	if a := p.OOMScoreAdj; a != nil && (*a < -1000 || *a > 1000) {
 		return Errorf(KindInvalid, "oom_score_adj %d is out of range", *a)
+	}
+	if len(p.ExtraFDs) > MaxExtraFDs {
+		return Errorf(KindLimit, "%d descriptors beyond the streams, at most %d", len(p.ExtraFDs), MaxExtraFDs)
 	}
 	if p.CapabilitySets != nil && len(p.Capabilities) > 0 {
 		return Errorf(KindInvalid, "capabilities both as one set and as five")

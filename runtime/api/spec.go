@@ -216,6 +216,9 @@ type Process struct {
 	StdinFD  FD `json:"stdinFD"`
 	StdoutFD FD `json:"stdoutFD"`
 	StderrFD FD `json:"stderrFD"`
+	// ExtraFDs are the process' descriptors from 3 on: pipes, terminals and /dev/null,
+	// as the streams.
+	ExtraFDs []FD `json:"extraFDs,omitempty"`
 }
 
 // Rlimit is one resource limit of a guest process.
@@ -240,8 +243,11 @@ type Rootfs struct {
 	UpperDirectory string `json:"upperDirectory,omitempty"`
 	// KeepUpper says that somebody looks at Upper when the container has ended.
 	KeepUpper bool `json:"keepUpper,omitempty"`
-	// ReadOnly mounts the root read-only.
+	// ReadOnly mounts the root read-only, the others with these options.
 	ReadOnly bool `json:"readOnly,omitempty"`
+	NoSUID   bool `json:"noSUID,omitempty"`
+	NoDev    bool `json:"noDev,omitempty"`
+	NoExec   bool `json:"noExec,omitempty"`
 }
 
 // Layer is a read-only file system image, donated as a descriptor.

@@ -23,7 +23,7 @@
 // host (but /proc/self/maps-like files that gVisor reads before step 4), dials
 // nobody and never imports host-side packages: a structure test enforces it.
 //
-// Lock order: execs.mu comes first; sandbox.mu is a leaf, no gVisor lock is taken
+// Lock order: container.making and execs.mu come first, never both; sandbox.mu is a leaf, no gVisor lock is taken
 // under it.
 package boot
 

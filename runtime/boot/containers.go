@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -59,6 +60,14 @@ type container struct {
 	// both when that failed; exitedCh once its first process has ended and its
 	// volumes are at rest.
 	createdCh, startedCh, exitedCh chan struct{}
+
+	// making is held by who makes the first process, and comes before sandbox.mu.
+	// first is that process, once it is made; firstErr says why it was not. No more
+	// is made of a container that is forgotten.
+	making    sync.Mutex
+	first     *kernel.ThreadGroup
+	firstErr  error
+	forgotten bool
 
 	// ns is nil before it is prepared and after its end.
 	ns *namespaces
@@ -140,7 +149,7 @@ func (sb *sandbox) startContainer(c *container) error {
 	if err := sb.claim(c); err != nil {
 		return err
 	}
-	tg, err := sb.createProcess(c)
+	tg, err := sb.makeProcess(c)
 	if err != nil {
 		if c != sb.first {
 			sb.neverRan(c, err)
@@ -155,6 +164,30 @@ func (sb *sandbox) startContainer(c *container) error {
 	close(c.startedCh)
 	go sb.waitContainer(c)
 	return nil
+}
+
+// makeProcess makes a container's first process, unless it is there: an additional one
+// that comes before the start needs it, as process 1 and for its namespaces. It runs
+// once it is started.
+func (sb *sandbox) makeProcess(c *container) (*kernel.ThreadGroup, error) {
+	c.making.Lock()
+	defer c.making.Unlock()
+	if c.forgotten {
+		return nil, errNotStarted
+	}
+	if c.first == nil && c.firstErr == nil {
+		c.first, c.firstErr = sb.createProcess(c)
+	}
+	return c.first, c.firstErr
+}
+
+// forget has no process made of a container any more, and returns the first one if
+// there is one.
+func (c *container) forget() *kernel.ThreadGroup {
+	c.making.Lock()
+	defer c.making.Unlock()
+	c.forgotten = true
+	return c.first
 }
 
 // exitNeverRan is docker's exit code of a container that could not be run.
@@ -218,6 +251,12 @@ func (sb *sandbox) keepingVolumes() []*container {
 // endContainer kills what is left of a container, waits until it is gone, and
 // lets go of its file systems.
 func (sb *sandbox) endContainer(c *container) {
+	sb.killContainer(c)
+	sb.release(c)
+}
+
+// killContainer kills what is left of a container, and waits until it is gone.
+func (sb *sandbox) killContainer(c *container) {
 	info := &linux.SignalInfo{Signo: int32(linux.SIGKILL)}
 	for begun := time.Now(); len(sb.threadGroups(c.spec.ID)) > 0; time.Sleep(killPause) {
 		_ = sb.k.SendContainerSignal(c.spec.ID, info)
@@ -226,7 +265,6 @@ func (sb *sandbox) endContainer(c *container) {
 			break
 		}
 	}
-	sb.release(c)
 }
 
 // endPatience bounds the wait for killed processes: they die in milliseconds,
@@ -406,6 +444,9 @@ func (c *container) closeUnused() {
 	unused := make(map[api.FD]bool)
 	if !c.stdioTaken {
 		unused[p.StdinFD], unused[p.StdoutFD], unused[p.StderrFD] = true, true, true
+		for _, fd := range p.ExtraFDs {
+			unused[fd] = true
+		}
 	}
 	if !c.initTaken {
 		unused[c.spec.InitFD] = true
@@ -426,8 +467,15 @@ func (c *container) closeUnused() {
 	}
 }
 
-// discard forgets a container that never ran.
+// discard forgets a container that never ran, and ends what ran in it before its
+// start.
 func (sb *sandbox) discard(c *container) {
+	if first := c.forget(); first != nil {
+		// It sees the signal before its first instruction, and cannot end unstarted.
+		_ = sb.k.SendExternalSignalThreadGroup(first, &linux.SignalInfo{Signo: int32(linux.SIGKILL)})
+		sb.k.StartProcess(first)
+		sb.killContainer(c)
+	}
 	sb.dropProcess(c)
 	c.closeUnused()
 	sb.release(c)

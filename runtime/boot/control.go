@@ -80,6 +80,28 @@ func (s *service) running(id string) (*container, *kernel.ThreadGroup, error) {
 	return c, c.init, nil
 }
 
+// joinable returns a container that an additional process can be in, one that could be
+// started too, and its first process.
+func (s *service) joinable(id string) (*container, *kernel.ThreadGroup, error) {
+	c, err := s.sb.container(id)
+	if err != nil {
+		return nil, nil, err
+	}
+	select {
+	case <-c.createdCh:
+	default:
+		return nil, nil, errNotStarted
+	}
+	s.sb.mu.Lock()
+	err = c.err
+	s.sb.mu.Unlock()
+	if err != nil {
+		return nil, nil, err
+	}
+	first, err := s.sb.makeProcess(c)
+	return c, first, err
+}
+
 // WaitStarted implements controlv1.SandboxService.
 func (s *service) WaitStarted(ctx context.Context, req *controlv1.WaitStartedRequest) (*controlv1.WaitStartedResponse, error) {
 	c, err := s.sb.container(req.GetContainer())
@@ -145,10 +167,6 @@ func (s *service) abandoned(c *container) {
 
 // Signal implements controlv1.SandboxService.
 func (s *service) Signal(_ context.Context, req *controlv1.SignalRequest) (*controlv1.SignalResponse, error) {
-	c, tg, err := s.running(req.GetContainer())
-	if err != nil {
-		return nil, err
-	}
 	n := req.GetSignal()
 	if n < 0 || n > maxSignal {
 		return nil, api.Errorf(api.KindInvalid, "signal %d: want 0 to %d", n, maxSignal)
@@ -160,6 +178,10 @@ func (s *service) Signal(_ context.Context, req *controlv1.SignalRequest) (*cont
 			err = api.Errorf(api.KindState, "send signal %d: the process has ended", n)
 		}
 		return &controlv1.SignalResponse{}, err
+	}
+	c, tg, err := s.running(req.GetContainer())
+	if err != nil {
+		return nil, err
 	}
 	switch req.GetTarget() {
 	case controlv1.SignalRequest_INIT:
@@ -214,10 +236,6 @@ func (sb *sandbox) signalForeground(tty *host.TTYFileDescription, tg *kernel.Thr
 
 // Resize implements controlv1.SandboxService.
 func (s *service) Resize(_ context.Context, req *controlv1.ResizeRequest) (*controlv1.ResizeResponse, error) {
-	c, tg, err := s.running(req.GetContainer())
-	if err != nil {
-		return nil, err
-	}
 	if id := req.GetExec(); id != "" {
 		return &controlv1.ResizeResponse{}, s.sb.execs.with(id, func(e *execution) error {
 			if err := e.resize(req.GetRows(), req.GetColumns()); err != nil {
@@ -225,6 +243,10 @@ func (s *service) Resize(_ context.Context, req *controlv1.ResizeRequest) (*cont
 			}
 			return s.sb.signalForeground(e.tty(), e.tg, &linux.SignalInfo{Signo: int32(linux.SIGWINCH)})
 		})
+	}
+	c, tg, err := s.running(req.GetContainer())
+	if err != nil {
+		return nil, err
 	}
 	if c.tty == nil {
 		return nil, api.Errorf(api.KindState, "container %s has no terminal", c.spec.ID)

@@ -163,7 +163,7 @@ func (x *execs) with(id string, f func(*execution) error) error {
 
 // Exec implements controlv1.SandboxService.
 func (s *service) Exec(ctx context.Context, req *controlv1.ExecRequest) (*controlv1.ExecResponse, error) {
-	c, init, err := s.running(req.GetContainer())
+	c, init, err := s.joinable(req.GetContainer())
 	if err != nil {
 		return nil, err
 	}
@@ -220,6 +220,9 @@ func execProcess(req *controlv1.ExecRequest) (*api.Process, error) {
 		return nil, api.Errorf(api.KindInvalid, "exec: decode the process: %w", err)
 	}
 	p.StdinFD, p.StdoutFD, p.StderrFD = api.NoFD, api.NoFD, api.NoFD
+	for i := range p.ExtraFDs {
+		p.ExtraFDs[i] = api.NoFD
+	}
 	if len(req.GetExec()) != control.ExecIDBytes {
 		return nil, api.Errorf(api.KindInvalid, "exec: an id of %d bytes, want %d", len(req.GetExec()), control.ExecIDBytes)
 	}
@@ -238,7 +241,7 @@ func execProcess(req *controlv1.ExecRequest) (*api.Process, error) {
 // startExec makes and starts the process.
 func (sb *sandbox) startExec(ctx context.Context, c *container, init *kernel.ThreadGroup, p *api.Process, req *controlv1.ExecRequest) (*execution, error) {
 	e := &execution{primary: -1, detached: make(chan struct{})}
-	x := &container{spec: &api.Container{ID: c.spec.ID, Process: *p, InitFD: api.NoFD, Explicit: c.spec.Explicit}, userns: c.userns}
+	x := &container{spec: &api.Container{ID: c.spec.ID, Process: *p, InitFD: api.NoFD, Explicit: c.spec.Explicit, Mounts: c.spec.Mounts}, userns: c.userns}
 	program := -1
 	if !req.GetDetach() || p.Terminal {
 		set, err := sb.streams.takeStreams(ctx, req.GetExec())
@@ -268,10 +271,11 @@ func (sb *sandbox) startExec(ctx context.Context, c *container, init *kernel.Thr
 
 // assignStreams gives a process its descriptors: one terminal and its other
 // side, unless somebody else reads that, or three pipes; then the program, if
-// there is one.
+// there is one; then those that the process has from 3 on.
 func assignStreams(p *api.Process, set streamSet, e *execution, withProgram bool) (program int, err error) {
 	want := 3
-	shared := p.Terminal && len(set.fds) == 1
+	extra := len(p.ExtraFDs)
+	shared := p.Terminal && len(set.fds) == 1+extra
 	switch {
 	case shared:
 		want = 1
@@ -281,8 +285,11 @@ func assignStreams(p *api.Process, set streamSet, e *execution, withProgram bool
 	if withProgram {
 		want++
 	}
-	if len(set.fds) != want {
-		return -1, api.Errorf(api.KindInvalid, "exec: %d descriptors arrived, want %d", len(set.fds), want)
+	if len(set.fds) != want+extra {
+		return -1, api.Errorf(api.KindInvalid, "exec: %d descriptors arrived, want %d", len(set.fds), want+extra)
+	}
+	for i := range p.ExtraFDs {
+		p.ExtraFDs[i] = api.FD(set.fds[want+i])
 	}
 	program = -1
 	if withProgram {
@@ -388,6 +395,9 @@ func (sb *sandbox) prepareExec(m *mounter, x *container, owned *fdOwner, program
 		err = sb.nullStdio(m, x)
 	} else {
 		owned.gave(int(p.StdinFD), int(p.StdoutFD), int(p.StderrFD))
+		for _, fd := range p.ExtraFDs {
+			owned.gave(int(fd))
+		}
 		err = sb.importStdio(x, acc)
 	}
 	if err != nil && x.initFile != nil {
@@ -411,7 +421,7 @@ func (sb *sandbox) nullStdio(m *mounter, x *container) error {
 			return fmt.Errorf("exec: standard streams: %w", err)
 		}
 	}
-	blockingStdio(m.ctx, m.creds, table)
+	blockingFDs(m.ctx, m.creds, table, firstExtraFD)
 	x.args.FDTable = table
 	return nil
 }
@@ -424,6 +434,11 @@ func ownedFDs(p *api.Process, program int) *fdOwner {
 	for _, fd := range []int{int(p.StdinFD), int(p.StdoutFD), int(p.StderrFD), program} {
 		if fd >= 0 {
 			o[fd] = true
+		}
+	}
+	for _, fd := range p.ExtraFDs {
+		if fd >= 0 {
+			o[int(fd)] = true
 		}
 	}
 	return &o

@@ -165,10 +165,14 @@ func (s streamSet) number(spec *api.Container) error {
 	if err := s.numberAll(fds); err != nil {
 		return err
 	}
-	if p.Terminal {
-		return streamSet{fds: []int{int(p.StdinFD)}}.check()
+	streams := []int{int(p.StdinFD)}
+	if !p.Terminal {
+		streams = append(streams, int(p.StdoutFD), int(p.StderrFD))
 	}
-	return streamSet{fds: []int{int(p.StdinFD), int(p.StdoutFD), int(p.StderrFD)}}.check()
+	for _, fd := range p.ExtraFDs {
+		streams = append(streams, int(fd))
+	}
+	return streamSet{fds: streams}.check()
 }
 
 // numberAll replaces numbers of the set's files by their descriptors. Each file is

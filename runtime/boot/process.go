@@ -5,6 +5,7 @@ package boot
 import (
 	"fmt"
 	"path"
+	"strconv"
 	"strings"
 
 	"gvisor.dev/gvisor/pkg/abi/linux"
@@ -26,6 +27,8 @@ const (
 	defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 	// defaultUmask is runc's.
 	defaultUmask = 0o022
+	// firstExtraFD is the descriptor after the standard streams.
+	firstExtraFD = 3
 )
 
 // prepareContainer mounts the container's file systems and resolves all that
@@ -191,13 +194,17 @@ func (sb *sandbox) importStdio(c *container, acc *account) error {
 	if !p.Terminal {
 		out, errs = fd.New(int(p.StdoutFD)), fd.New(int(p.StderrFD))
 	}
+	files := map[int]*fd.FD{0: in, 1: out, 2: errs}
+	for i, extra := range p.ExtraFDs {
+		files[firstExtraFD+i] = fd.New(int(extra))
+	}
 	ctx := c.args.NewContext(sb.k)
 	table := sb.k.NewFDTable()
-	tty, err := fdimport.Import(ctx, table, map[int]*fd.FD{0: in, 1: out, 2: errs}, fdimport.ImportOptions{
+	tty, err := fdimport.Import(ctx, table, files, fdimport.ImportOptions{
 		Console:       p.Terminal,
 		Restorable:    true,
 		UID:           c.args.Credentials.EffectiveKUID,
-		GID:           c.args.Credentials.EffectiveKGID,
+		GID:           sb.streamGroup(c),
 		ContainerName: c.spec.ID,
 		SupportTTYs:   true,
 	})
@@ -205,12 +212,12 @@ func (sb *sandbox) importStdio(c *container, acc *account) error {
 		table.DecRef(ctx)
 		// What was not imported: later, their finalizers would close other files'
 		// descriptors.
-		for _, f := range []*fd.FD{in, out, errs} {
+		for _, f := range files {
 			_ = f.Close()
 		}
 		return fmt.Errorf("import standard streams: %w", err)
 	}
-	blockingStdio(ctx, c.args.Credentials, table)
+	blockingFDs(ctx, c.args.Credentials, table, len(files))
 	c.args.FDTable = table
 	if tty != nil {
 		c.tty = tty
@@ -219,17 +226,39 @@ func (sb *sandbox) importStdio(c *container, acc *account) error {
 	return nil
 }
 
-// blockingStdio takes O_NONBLOCK from the standard streams. Descriptors that come
-// after the lockdown come in that mode, and the Sentry shows a guest the mode that
-// it finds: programs that expect to wait would see EAGAIN.
-func blockingStdio(ctx context.Context, creds *auth.Credentials, table *kernel.FDTable) {
-	for n := range int32(3) {
+// streamGroup is whom the streams belong to: a terminal, to the group that the bundle
+// mounts the container's terminals for, as with runc.
+func (sb *sandbox) streamGroup(c *container) auth.KGID {
+	own := c.args.Credentials.EffectiveKGID
+	if !c.spec.Process.Terminal {
+		return own
+	}
+	for i := range c.spec.Mounts {
+		for _, o := range c.spec.Mounts[i].Options {
+			value, found := strings.CutPrefix(o, "gid=")
+			gid, err := strconv.ParseUint(value, 10, 32)
+			if c.spec.Mounts[i].Type != api.MountDevpts || !found || err != nil {
+				continue
+			}
+			if group := c.userns.MapToKGID(auth.GID(gid)); group.Ok() {
+				return group
+			}
+		}
+	}
+	return own
+}
+
+// blockingFDs takes O_NONBLOCK from the first descriptors. Those that come after the
+// lockdown come in that mode, and the Sentry shows a guest the mode that it finds:
+// programs that expect to wait would see EAGAIN.
+func blockingFDs(ctx context.Context, creds *auth.Credentials, table *kernel.FDTable, count int) {
+	for n := range int32(count) {
 		file, _ := table.Get(n)
 		if file == nil {
 			continue
 		}
 		if err := file.SetStatusFlags(ctx, creds, file.StatusFlags()&^linux.O_NONBLOCK); err != nil {
-			log.Warningf("standard stream %d stays non-blocking: %v", n, err)
+			log.Warningf("descriptor %d stays non-blocking: %v", n, err)
 		}
 		file.DecRef(ctx)
 	}
@@ -292,11 +321,11 @@ func (sb *sandbox) dropProcess(c *container) {
 }
 
 // startError classifies why the Sentry would not load a program. It has the
-// errno's text only.
+// errno's text only. The words are those of docker and runc.
 func startError(command string, err error) error {
 	msg := err.Error()
 	if strings.Contains(msg, linuxerr.ENOENT.Error()) {
-		return api.Errorf(api.KindCommandNotFound, "exec: %q: %w: the file or the interpreter it names does not exist", command, err)
+		return api.Errorf(api.KindCommandNotFound, "exec %s: no such file or directory: the file or the interpreter it names does not exist", command)
 	}
 	return api.Errorf(api.KindCommandNotExecutable, "exec: %q: %w", command, err)
 }

@@ -44,7 +44,7 @@ func (f *bundleFlags) register(fl *pflag.FlagSet) {
 	fl.StringVar(&f.pidfdSocket, "pidfd-socket", "", "With a bundle: unix socket that gets a descriptor of the container's process")
 	fl.BoolVar(&f.noPivot, "no-pivot", false, "Accepted for runc's callers: the root is the sandbox' own")
 	fl.BoolVar(&f.noNewKeyring, "no-new-keyring", false, "Accepted for runc's callers: a guest's keyrings are the sandbox' own")
-	fl.IntVar(&f.preserveFDs, "preserve-fds", 0, "Must be 0: descriptors of the host do not go to a guest")
+	fl.IntVar(&f.preserveFDs, "preserve-fds", 0, "With a bundle: number of descriptors after the streams that the container gets: pipes, terminals, files")
 }
 
 // Flags that say that `create` and `run` are about a bundle without naming one: of
@@ -89,10 +89,7 @@ func orBundle(err error, args []string) error {
 
 // create is what the flags say.
 func (f *bundleFlags) create(g *globals, args []string) (container.TaskCreate, error) {
-	c := container.TaskCreate{Bundle: f.dir, ConsoleSocket: f.consoleSocket, PIDFile: f.pidFile, PIDFDSocket: f.pidfdSocket, Systemd: g.SystemdCgroup}
-	if f.preserveFDs != 0 {
-		return c, api.Errorf(api.KindUnsupported, "--preserve-fds %d: descriptors of the host do not go to a guest", f.preserveFDs)
-	}
+	c := container.TaskCreate{Bundle: f.dir, ConsoleSocket: f.consoleSocket, PIDFile: f.pidFile, PIDFDSocket: f.pidfdSocket, Systemd: g.SystemdCgroup, PreserveFDs: f.preserveFDs}
 	if len(args) != 1 {
 		return c, &usageError{err: api.Errorf(api.KindInvalid, "with a bundle, exactly one argument: the container's id"), verb: "rungv"}
 	}

@@ -5,11 +5,13 @@
 package cli
 
 import (
+	"context"
 	"os"
 	"path"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/spf13/cobra"
@@ -29,9 +31,11 @@ type execTaskFlags struct {
 	caps                                              []string
 	noNewPrivs                                        bool
 	preserveFDs                                       int
+	cgroups                                           []string
+	ignorePaused                                      bool
 	ignored                                           struct {
-		apparmor, label, cgroup   string
-		noSubreaper, ignorePaused bool
+		apparmor, label string
+		noSubreaper     bool
 	}
 }
 
@@ -44,14 +48,14 @@ func (f *execTaskFlags) register(fl *pflag.FlagSet) {
 	fl.Var((*gidsFlag)(&f.additionalGids), "additional-gids", "Likewise: additional gids")
 	fl.StringArrayVarP(&f.caps, "cap", "c", nil, "Likewise: add a capability to the bounding set for the process")
 	fl.BoolVar(&f.noNewPrivs, "no-new-privs", false, "Likewise: set the no new privileges value for the process")
-	fl.IntVar(&f.preserveFDs, "preserve-fds", 0, "Must be 0: descriptors of the host do not go to a guest")
+	fl.IntVar(&f.preserveFDs, "preserve-fds", 0, "Likewise: number of descriptors after the streams that the process gets: pipes, terminals, files")
+	fl.StringArrayVar(&f.cgroups, "cgroup", nil, "Likewise: [CONTROLLER,…:]PATH below the container's cgroup for the host's process that stands for it")
+	fl.BoolVar(&f.ignorePaused, "ignore-paused", false, "Likewise: wait until the container is resumed, if it is paused")
 	// What runc's callers give and a sandbox has no use for.
 	fl.StringVar(&f.ignored.apparmor, "apparmor", "", "")
 	fl.StringVar(&f.ignored.label, "process-label", "", "")
-	fl.StringVar(&f.ignored.cgroup, "cgroup", "", "")
 	fl.BoolVar(&f.ignored.noSubreaper, "no-subreaper", false, "")
-	fl.BoolVar(&f.ignored.ignorePaused, "ignore-paused", false, "")
-	for _, name := range []string{"apparmor", "process-label", "cgroup", "no-subreaper", "ignore-paused"} {
+	for _, name := range []string{"apparmor", "process-label", "no-subreaper"} {
 		_ = fl.MarkHidden(name)
 	}
 }
@@ -74,31 +78,84 @@ func (g *gidsFlag) Set(s string) error {
 
 // execTask runs a process in a bundle's container.
 func execTask(cmd *cobra.Command, g *globals, r *container.Runner, rec *state.Record, f *execFlags, args []string) error {
-	if f.task.preserveFDs != 0 {
-		return api.Errorf(api.KindUnsupported, "--preserve-fds %d: descriptors of the host do not go to a guest", f.task.preserveFDs)
-	}
 	p, err := taskProcess(rec, f, args)
 	if err != nil {
-		return err
+		return execError(err)
+	}
+	below, err := subCgroups(f.task.cgroups)
+	if err == nil {
+		err = awaitResumed(cmd.Context(), r, rec, f.task.ignorePaused)
+	}
+	if err != nil {
+		return execError(err)
 	}
 	if f.detach || f.task.consoleSocket != "" {
 		x := container.TaskExec{
 			Container: rec.ID, Process: *p, PIDFile: f.task.pidFile, ConsoleSocket: f.task.consoleSocket, PIDFDSocket: f.task.pidfdSocket,
+			PreserveFDs: f.task.preserveFDs, Cgroups: below,
 		}
 		if f.detach {
 			_, err := r.ExecTaskDetached(cmd.Context(), g.supervisorArgs("", false), x)
 			return execError(err)
 		}
-		return exitOf(r.ExecTask(cmd.Context(), x))
+		exit, err := r.ExecTask(cmd.Context(), x)
+		if err != nil {
+			return execError(err)
+		}
+		return exitOf(exit, nil)
 	}
 	o := container.ExecOptions{
-		Process: p, PIDFile: f.task.pidFile, TTY: p.Terminal, Interactive: true, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
+		Process: p, PIDFile: f.task.pidFile, PIDFDSocket: f.task.pidfdSocket, PreserveFDs: f.task.preserveFDs, Cgroups: below, TTY: p.Terminal, Interactive: true, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
 	}
 	res, err := r.Exec(cmd.Context(), rec.ID, o)
 	if err != nil {
 		return execError(err)
 	}
 	return exitOf(res.Exit, nil)
+}
+
+// resumePoll is how often a paused container is looked at.
+const resumePoll = 50 * time.Millisecond
+
+// awaitResumed refuses a paused container or, with patient, waits for its end of pause.
+func awaitResumed(ctx context.Context, r *container.Runner, rec *state.Record, patient bool) error {
+	for rec.Paused {
+		if !patient {
+			return api.Errorf(api.KindState, "cannot exec in a paused container (use --ignore-paused to override)")
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(resumePoll):
+		}
+		var err error
+		if rec, err = r.State.Get(rec.ID); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// subCgroups reads --cgroup: a path for some controllers of version 1, or one for all.
+func subCgroups(args []string) (map[string]string, error) {
+	below := make(map[string]string, len(args))
+	for _, arg := range args {
+		controllers, path, found := strings.Cut(arg, ":")
+		if !found {
+			if len(args) != 1 {
+				return nil, api.Errorf(api.KindInvalid, "invalid --cgroup argument: %s (missing <controller>: prefix)", arg)
+			}
+			below[""] = arg
+			continue
+		}
+		for _, c := range strings.Split(controllers, ",") {
+			if _, twice := below[c]; c == "" || twice {
+				return nil, api.Errorf(api.KindInvalid, "invalid --cgroup argument: %s (controller %q is empty, or given twice)", arg, c)
+			}
+			below[c] = path
+		}
+	}
+	return below, nil
 }
 
 // execError gives the failure of an exec the exit code that runc's callers expect.
@@ -149,6 +206,10 @@ func taskProcess(rec *state.Record, f *execFlags, args []string) (*api.Process, 
 		sets := *p.CapabilitySets
 		for _, set := range []*[]string{&sets.Bounding, &sets.Effective, &sets.Permitted} {
 			*set = slices.Concat(*set, f.task.caps)
+		}
+		if len(sets.Inheritable) > 0 {
+			// As runc: what is ambient has to be inheritable, which --cap makes nothing.
+			sets.Ambient = slices.Concat(sets.Ambient, f.task.caps)
 		}
 		p.CapabilitySets = &sets
 	}

@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -51,4 +52,24 @@ func TestBundleOfTheWorkingDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	check("run --pull never box", 125, image)
+}
+
+// TestSubCgroups reads --cgroup as runc does.
+func TestSubCgroups(t *testing.T) {
+	for args, want := range map[string]string{
+		"":                              "map[]",
+		"sub":                           "map[:sub]",
+		"/":                             "map[:/]",
+		"memory:a cpu,cpuacct:b":        "map[cpu:b cpuacct:b memory:a]",
+		"memory:a b":                    "missing <controller>: prefix",
+		":a":                            "empty",
+		"memory,:a":                     "empty",
+		"memory:a memory:b":             "given twice",
+		"memory:a cpu:b cpu,cpuacct:cc": "given twice",
+	} {
+		got, err := subCgroups(strings.Fields(args))
+		if text := fmt.Sprint(got, err); !strings.Contains(text, want) || (err == nil) != strings.HasPrefix(want, "map") {
+			t.Errorf("%q: %s, want %s", args, text, want)
+		}
+	}
 }

@@ -25,8 +25,8 @@ const maxResourcesBytes = 1 << 20
 // updateTaskFlags are those of `update` that only a bundle's container has.
 type updateTaskFlags struct {
 	resources                                                 string
-	cpuPeriod, cpuRTPeriod, cpuShares                         uint64
-	cpuQuota, cpuRTRuntime                                    int64
+	cpuPeriod, cpuRTPeriod, cpuShares, cpuBurst               uint64
+	cpuQuota, cpuRTRuntime, cpuIdle                           int64
 	cpusetCPUs, cpusetMems, memorySwap, memoryReservation     string
 	blkioWeight                                               uint16
 	kernelMemory, kernelMemoryTCP, l3CacheSchema, memBwSchema string
@@ -35,6 +35,8 @@ type updateTaskFlags struct {
 func (f *updateTaskFlags) register(fl *pflag.FlagSet) {
 	fl.StringVarP(&f.resources, "resources", "r", "", "Of an OCI bundle's container: file with the resources to update, - for standard input")
 	fl.Uint16Var(&f.blkioWeight, "blkio-weight", 0, "Likewise: per cgroup block IO weight")
+	fl.Uint64Var(&f.cpuBurst, "cpu-burst", 0, "Likewise: CPU CFS burst in microseconds")
+	fl.Int64Var(&f.cpuIdle, "cpu-idle", 0, "Likewise: 1 for cgroup SCHED_IDLE, 0 for the default")
 	fl.Uint64Var(&f.cpuPeriod, "cpu-period", 0, "Likewise: CPU CFS period in microseconds")
 	fl.Int64Var(&f.cpuQuota, "cpu-quota", 0, "Likewise: CPU CFS quota in microseconds")
 	fl.Uint64Var(&f.cpuShares, "cpu-share", 0, "Likewise: CPU shares")
@@ -42,14 +44,14 @@ func (f *updateTaskFlags) register(fl *pflag.FlagSet) {
 	fl.StringVar(&f.cpusetMems, "cpuset-mems", "", "Likewise: memory nodes to use")
 	fl.StringVar(&f.memorySwap, "memory-swap", "", "Likewise: memory and swap in bytes, -1 for no limit")
 	fl.StringVar(&f.memoryReservation, "memory-reservation", "", "Likewise: memory reservation in bytes")
+	fl.Uint64Var(&f.cpuRTPeriod, "cpu-rt-period", 0, "Likewise: CPU realtime period in microseconds, where the host's cgroups have one")
+	fl.Int64Var(&f.cpuRTRuntime, "cpu-rt-runtime", 0, "Likewise: CPU realtime runtime in microseconds")
 	// What the kernel has dropped, or a sandbox does not have.
-	fl.Uint64Var(&f.cpuRTPeriod, "cpu-rt-period", 0, "")
-	fl.Int64Var(&f.cpuRTRuntime, "cpu-rt-runtime", 0, "")
 	fl.StringVar(&f.kernelMemory, "kernel-memory", "", "")
 	fl.StringVar(&f.kernelMemoryTCP, "kernel-memory-tcp", "", "")
 	fl.StringVar(&f.l3CacheSchema, "l3-cache-schema", "", "")
 	fl.StringVar(&f.memBwSchema, "mem-bw-schema", "", "")
-	for _, name := range []string{"cpu-rt-period", "cpu-rt-runtime", "kernel-memory", "kernel-memory-tcp", "l3-cache-schema", "mem-bw-schema"} {
+	for _, name := range []string{"kernel-memory", "kernel-memory-tcp", "l3-cache-schema", "mem-bw-schema"} {
 		_ = fl.MarkHidden(name)
 	}
 }
@@ -105,6 +107,18 @@ func (f *updateTaskFlags) collect(fl *pflag.FlagSet) (*specs.LinuxResources, err
 	}
 	if fl.Changed("cpu-period") {
 		res.CPU.Period = &f.cpuPeriod
+	}
+	if fl.Changed("cpu-burst") {
+		res.CPU.Burst = &f.cpuBurst
+	}
+	if fl.Changed("cpu-idle") {
+		res.CPU.Idle = &f.cpuIdle
+	}
+	if fl.Changed("cpu-rt-period") {
+		res.CPU.RealtimePeriod = &f.cpuRTPeriod
+	}
+	if fl.Changed("cpu-rt-runtime") {
+		res.CPU.RealtimeRuntime = &f.cpuRTRuntime
 	}
 	if fl.Changed("cpu-quota") {
 		res.CPU.Quota = &f.cpuQuota

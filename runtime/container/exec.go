@@ -33,8 +33,14 @@ type ExecOptions struct {
 	// Process, if not nil, is the whole process, in place of all above that
 	// describes one.
 	Process *api.Process
-	// PIDFile, if not empty, gets this process' number once that one runs.
-	PIDFile string
+	// PIDFile, if not empty, gets this process' number once that one runs, and
+	// PIDFDSocket a descriptor of it.
+	PIDFile, PIDFDSocket string
+	// PreserveFDs is how many descriptors after its streams the process gets of this
+	// one's.
+	PreserveFDs int
+	// Cgroups are as [TaskExec]'s.
+	Cgroups map[string]string
 	// Program, if not nil, runs in place of Args[0].
 	Program *os.File
 	// Started, if not nil, is called once the process runs.

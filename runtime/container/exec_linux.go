@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"syscall"
 	"time"
 
@@ -32,6 +33,7 @@ type execution struct {
 	id      string
 	control *control.Client
 	streams *launch.Streams
+	extras  *taskExtras
 	// caught is closed once every signal is caught; nil where none is.
 	caught <-chan struct{}
 }
@@ -39,7 +41,10 @@ type execution struct {
 // Exec runs an additional process in a container and returns how it ended, or
 // that it goes on without us. When this process ends first, so does that one.
 func (r *Runner) Exec(ctx context.Context, ref string, o ExecOptions) (res control.ExecResult, err error) {
-	rec, err := r.awaitRunning(ctx, ref)
+	rec, err := r.State.Get(ref)
+	if err == nil && (rec.Task == nil || rec.State != api.StateCreated) {
+		rec, err = r.awaitRunning(ctx, ref)
+	}
 	if err != nil {
 		return res, err
 	}
@@ -48,7 +53,21 @@ func (r *Runner) Exec(ctx context.Context, ref string, o ExecOptions) (res contr
 		return res, err
 	}
 	e := &execution{Runner: r, o: &o, rec: rec, id: newExecID()}
-	if e.control, err = r.Dial(rec); err != nil {
+	if len(o.Cgroups) > 0 {
+		if err := joinCgroup(rec, o.Cgroups, r.debugf); err != nil {
+			return res, err
+		}
+	}
+	extra, err := preservedFDs(o.PreserveFDs)
+	if err != nil {
+		return res, err
+	}
+	if e.extras, err = newTaskExtras(extra); err != nil {
+		return res, err
+	}
+	defer e.extras.close()
+	p.ExtraFDs = e.extras.names()
+	if e.control, err = r.dialExec(rec); err != nil {
 		return res, err
 	}
 	defer e.control.Close()
@@ -62,10 +81,11 @@ func (r *Runner) Exec(ctx context.Context, ref string, o ExecOptions) (res contr
 	defer cancel()
 	stop := e.watch(ctx, cancel)
 	defer stop()
-	if o.PIDFile != "" {
-		if err := writePIDFile(o.PIDFile, os.Getpid()); err != nil {
-			return res, err
-		}
+	if err := sendPIDFD(o.PIDFDSocket); err != nil {
+		return res, err
+	}
+	if err := writePIDFile(o.PIDFile, os.Getpid()); err != nil {
+		return res, err
 	}
 	told := e.announce(ctx)
 	res, err = e.control.Exec(ctx, rec.ID, &control.Exec{ID: e.id, Process: p, Detach: o.Detach, Program: o.Program != nil})
@@ -79,6 +99,7 @@ func (r *Runner) Exec(ctx context.Context, ref string, o ExecOptions) (res contr
 			r.warnf("%v", ferr)
 		}
 		e.streams.Restore()
+		e.extras.drain(true, r.warnf)
 	}
 	if errors.Is(err, control.ErrClosed) {
 		// The container ended under it.
@@ -142,7 +163,7 @@ func (e *execution) openStreams(p *api.Process) error {
 		if e.o.Program != nil {
 			files = append(files, e.o.Program)
 		}
-		err = sendFiles(e.taskDir(e.rec), e.id, files)
+		err = sendFiles(e.taskDir(e.rec), e.id, slices.Concat(files, e.extras.files()))
 	}
 	if err == nil && !e.o.Detach {
 		err = e.streams.MakeRaw()
@@ -152,6 +173,7 @@ func (e *execution) openStreams(p *api.Process) error {
 		return err
 	}
 	e.streams.Start()
+	e.extras.donated()
 	return nil
 }
 

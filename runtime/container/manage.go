@@ -37,6 +37,20 @@ func (r *Runner) Dial(rec *state.Record) (*control.Client, error) {
 	if rec.State != api.StateRunning {
 		return nil, api.Errorf(api.KindState, "container %s is not running", rec.ID)
 	}
+	return r.dialSandbox(rec)
+}
+
+// dialExec opens one for an additional process: a bundle's container takes them before
+// its start, too.
+func (r *Runner) dialExec(rec *state.Record) (*control.Client, error) {
+	if rec.Task != nil && rec.State == api.StateCreated {
+		return r.dialSandbox(rec)
+	}
+	return r.Dial(rec)
+}
+
+// dialSandbox opens a control connection to the sandbox of a container.
+func (r *Runner) dialSandbox(rec *state.Record) (*control.Client, error) {
 	conn, err := dialIn(r.taskDir(rec), controlSocket)
 	if err != nil {
 		return nil, fmt.Errorf("connect to container %s: %w", rec.ID, err)

@@ -31,6 +31,8 @@ import (
 const (
 	SupervisorCallerFD = 3
 	supervisorOrderFD  = 4
+	// supervisorExtraFD is the first of those that a container or a process is to have.
+	supervisorExtraFD = 5
 )
 
 // order is what a supervisor is told to do, one of these: run a new container,
@@ -108,8 +110,9 @@ func launchSupervisor(ctx context.Context, argv []string, what *order) (id strin
 }
 
 // startSupervisor starts a supervisor, from the calling thread, and returns its
-// number and the channel on which it reports. With streams, it has this process'.
-func startSupervisor(argv []string, what *order, streams bool) (pid int, _ net.Conn, err error) {
+// number and the channel on which it reports. With streams, it has this process'. extra
+// are further files for it.
+func startSupervisor(argv []string, what *order, streams bool, extra ...*os.File) (pid int, _ net.Conn, err error) {
 	fail := func(err error) (int, net.Conn, error) {
 		return 0, nil, fmt.Errorf("start a supervisor: %w", err)
 	}
@@ -145,7 +148,7 @@ func startSupervisor(argv []string, what *order, streams bool) (pid int, _ net.C
 	if streams {
 		cmd.Stdin, cmd.Stdout = os.Stdin, os.Stdout
 	}
-	cmd.ExtraFiles = []*os.File{far, orderFile}
+	cmd.ExtraFiles = append([]*os.File{far, orderFile}, extra...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
 		conn.Close()
@@ -221,7 +224,10 @@ func (r *Runner) Supervise(ctx context.Context, gone <-chan struct{}, report Sup
 		exit, err = r.superviseTask(ctx, gone, what.Create, report.Created)
 		return exit, true, err
 	case what.Exec != nil:
-		exit, err = r.superviseExec(ctx, gone, what.Exec, report.Started)
+		var extra []*os.File
+		if extra, err = inheritedFDs(supervisorExtraFD, what.Exec.PreserveFDs); err == nil {
+			exit, err = r.superviseExec(ctx, gone, what.Exec, extra, report.Started)
+		}
 		return exit, true, err
 	}
 	if what.Start != "" {

@@ -182,6 +182,12 @@ func (t *Task) convert() (*convert.OCI, error) {
 		return nil, err
 	}
 	oci.Container.Idle = t.o.Idle
+	if in.Rootfs != "" {
+		keepOptions(&oci.Container.Rootfs, in.Rootfs)
+	}
+	for _, w := range oci.Warnings {
+		t.r.warnf("%s", w)
+	}
 	for _, n := range oci.Notes {
 		t.note("%s", n)
 	}
@@ -192,6 +198,16 @@ func (t *Task) convert() (*convert.OCI, error) {
 		rec.Task, rec.Process, rec.Hostname = &task, oci.Container.Process, oci.Container.Hostname
 		return nil
 	})
+}
+
+// keepOptions gives a root the options of the host's mount that it is on, as a bind mount
+// of runc's has them.
+func keepOptions(root *api.Rootfs, dir string) {
+	var st unix.Statfs_t
+	if unix.Statfs(dir, &st) != nil {
+		return // To open it tells why.
+	}
+	root.NoSUID, root.NoDev, root.NoExec = st.Flags&unix.ST_NOSUID != 0, st.Flags&unix.ST_NODEV != 0, st.Flags&unix.ST_NOEXEC != 0
 }
 
 // containerOf says which container of the sandbox has the namespace at a path: a
@@ -329,6 +345,7 @@ func (t *Task) donated() {
 	}
 	t.closeOpened()
 	t.streams.donated()
+	t.extras.donated()
 }
 
 // undo takes back a container whose creation failed.
@@ -348,6 +365,7 @@ func (t *Task) undo() {
 		t.gofer.End(endGrace)
 	}
 	t.streams.close()
+	t.extras.close()
 	t.closeOpened()
 	for _, v := range t.volumes {
 		v.Close()

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 	"time"
 
@@ -27,6 +28,7 @@ type TaskProcess struct {
 	id        string
 	pid       int
 	streams   *taskStreams
+	extras    *taskExtras
 
 	done chan struct{}
 	exit api.ExitStatus
@@ -36,11 +38,11 @@ type TaskProcess struct {
 // Exec runs an additional process. It returns once that runs. The streams stay the
 // caller's; with a terminal, in is its replica side.
 func (t *Task) Exec(ctx context.Context, p *api.Process, in, out, errs *os.File) (*TaskProcess, error) {
-	return startProcess(ctx, t.sandbox.control, t.sandbox.dir, t.handle.ID(), p, in, out, errs)
+	return startProcess(ctx, t.sandbox.control, t.sandbox.dir, t.handle.ID(), p, nil, in, out, errs)
 }
 
 // startProcess does it, for a container of the sandbox whose sockets are in dir.
-func startProcess(ctx context.Context, c *control.Client, dir, container string, p *api.Process, in, out, errs *os.File) (*TaskProcess, error) {
+func startProcess(ctx context.Context, c *control.Client, dir, container string, p *api.Process, extra []*os.File, in, out, errs *os.File) (*TaskProcess, error) {
 	if err := p.Validate(); err != nil {
 		return nil, err
 	}
@@ -48,16 +50,24 @@ func startProcess(ctx context.Context, c *control.Client, dir, container string,
 	if err != nil {
 		return nil, err
 	}
-	x := &TaskProcess{control: c, container: container, id: newExecID(), streams: streams, done: make(chan struct{})}
-	files, err := streams.donation(p.Terminal)
-	if err == nil {
-		err = sendFiles(dir, x.id, files)
-	}
+	extras, err := newTaskExtras(extra)
 	if err != nil {
 		streams.close()
 		return nil, err
 	}
+	p.ExtraFDs = extras.names()
+	x := &TaskProcess{control: c, container: container, id: newExecID(), streams: streams, extras: extras, done: make(chan struct{})}
+	files, err := streams.donation(p.Terminal)
+	if err == nil {
+		err = sendFiles(dir, x.id, slices.Concat(files, extras.files()))
+	}
+	if err != nil {
+		streams.close()
+		extras.close()
+		return nil, err
+	}
 	streams.donated()
+	extras.donated()
 	go x.run(p)
 	type answer struct {
 		pid int
@@ -92,6 +102,7 @@ func startProcess(ctx context.Context, c *control.Client, dir, container string,
 func (x *TaskProcess) run(p *api.Process) {
 	res, err := x.control.Exec(context.Background(), x.container, &control.Exec{ID: x.id, Process: *p})
 	x.streams.drain(func(string, ...any) {})
+	x.extras.drain(true, func(string, ...any) {})
 	if errors.Is(err, control.ErrClosed) {
 		// The container ended under it.
 		res.Exit, err = killedExit(), nil
@@ -149,6 +160,12 @@ type TaskExec struct {
 	ConsoleSocket string `json:"consoleSocket,omitempty"`
 	// PIDFDSocket gets a descriptor of that process.
 	PIDFDSocket string `json:"pidfdSocket,omitempty"`
+	// PreserveFDs is how many descriptors after its streams the process gets of this
+	// one's.
+	PreserveFDs int `json:"preserveFDs,omitempty"`
+	// Cgroups are where that process is below the container's cgroup, by controller:
+	// see [hostcgroup.Container.AddBelow].
+	Cgroups map[string]string `json:"cgroups,omitempty"`
 }
 
 // absolute makes paths absolute, as [TaskCreate]'s.
@@ -159,7 +176,11 @@ func (x *TaskExec) absolute() error {
 // ExecTask runs an additional process in a bundle's container, whose terminal an
 // engine gets, and returns how it ended.
 func (r *Runner) ExecTask(ctx context.Context, x TaskExec) (api.ExitStatus, error) {
-	return r.superviseExec(ctx, nil, &x, nil)
+	extra, err := preservedFDs(x.PreserveFDs)
+	if err != nil {
+		return api.ExitStatus{}, err
+	}
+	return r.superviseExec(ctx, nil, &x, extra, nil)
 }
 
 // ExecTaskDetached runs an additional process in a bundle's container, with a
@@ -169,7 +190,11 @@ func (r *Runner) ExecTaskDetached(ctx context.Context, argv []string, x TaskExec
 	if err := x.absolute(); err != nil {
 		return 0, err
 	}
-	pid, conn, err := startSupervisor(argv, &order{Exec: &x}, true)
+	extra, err := preservedFDs(x.PreserveFDs)
+	if err != nil {
+		return 0, err
+	}
+	pid, conn, err := startSupervisor(argv, &order{Exec: &x}, true, extra...)
 	if err != nil {
 		return 0, err
 	}
@@ -182,7 +207,7 @@ func (r *Runner) ExecTaskDetached(ctx context.Context, argv []string, x TaskExec
 
 // superviseExec is the life of that process. started is nil where nobody waits to
 // be told.
-func (r *Runner) superviseExec(ctx context.Context, gone <-chan struct{}, x *TaskExec, started func()) (api.ExitStatus, error) {
+func (r *Runner) superviseExec(ctx context.Context, gone <-chan struct{}, x *TaskExec, extra []*os.File, started func()) (api.ExitStatus, error) {
 	var exit api.ExitStatus
 	caught := make(chan os.Signal, queuedSignals)
 	signal.Notify(caught, proxied...)
@@ -191,8 +216,10 @@ func (r *Runner) superviseExec(ctx context.Context, gone <-chan struct{}, x *Tas
 	if err != nil {
 		return exit, err
 	}
-	joinCgroup(rec, r.debugf)
-	c, err := r.Dial(rec)
+	if err := joinCgroup(rec, x.Cgroups, r.debugf); err != nil {
+		return exit, err
+	}
+	c, err := r.dialExec(rec)
 	if err != nil {
 		return exit, err
 	}
@@ -216,7 +243,7 @@ func (r *Runner) superviseExec(ctx context.Context, gone <-chan struct{}, x *Tas
 		case <-begun:
 		}
 	}()
-	p, err := startProcess(starting, c, r.taskDir(rec), rec.ID, &x.Process, in, out, errs)
+	p, err := startProcess(starting, c, r.taskDir(rec), rec.ID, &x.Process, extra, in, out, errs)
 	close(begun)
 	if err != nil {
 		return exit, err
@@ -257,19 +284,28 @@ func signalTarget(sig os.Signal, terminal bool) control.Target {
 	return control.TargetInit
 }
 
-// joinCgroup moves this process into the host's cgroup of a container: engines
-// count those that stand for something there.
-func joinCgroup(rec *state.Record, warn func(string, ...any)) {
+// joinCgroup moves this process into the host's cgroup of a container, or into those
+// below it that somebody has chosen: engines count those that stand for something there.
+func joinCgroup(rec *state.Record, below map[string]string, warn func(string, ...any)) error {
 	if len(rec.Task.Cgroup) == 0 {
-		return
+		if len(below) > 0 {
+			return api.Errorf(api.KindUnsupported, "container %s has no cgroup on this host to choose one below", rec.Name)
+		}
+		return nil
 	}
 	group, err := openTaskCgroup(rec)
 	if err == nil {
-		err = group.Add(os.Getpid())
+		err = group.AddBelow(os.Getpid(), below)
 	}
-	if err != nil {
-		warn("%v", fmt.Errorf("join the cgroup of container %s: %w", rec.Name, err))
+	if err == nil {
+		return nil
 	}
+	err = fmt.Errorf("join the cgroup of container %s: %w", rec.Name, err)
+	if len(below) > 0 {
+		return err
+	}
+	warn("%v", err)
+	return nil
 }
 
 // openTaskCgroup opens the host's cgroup of a container.

@@ -44,6 +44,7 @@ type Task struct {
 	log     *launch.Log
 	volumes []*volumes.Opened
 	streams *taskStreams
+	extras  *taskExtras
 	// view is what the host is shown of its files.
 	view rootView
 	// opened are closed once they have been donated.
@@ -212,6 +213,7 @@ func (t *Task) end(exit api.ExitStatus, cause error) {
 		t.releaseNetwork()
 	}
 	t.streams.drain(t.note)
+	t.extras.drain(t.joined, t.note)
 	if t.gofer != nil {
 		t.gofer.End(endGrace)
 	}

@@ -220,6 +220,10 @@ func (t *Task) openStreams(oci *convert.OCI, files *launch.ContainerFiles) error
 		}
 	}
 	files.Stdin, files.Stdout, files.Stderr = s.guest[0], s.guest[1], s.guest[2]
+	if t.extras, err = newTaskExtras(t.o.Extra); err != nil {
+		return err
+	}
+	files.Extra, oci.Container.Process.ExtraFDs = t.extras.files(), t.extras.names()
 	return nil
 }
 

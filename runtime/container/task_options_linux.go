@@ -41,6 +41,8 @@ type TaskOptions struct {
 	// caller's. Where the bundle wants a terminal, all three are the same, its
 	// replica side.
 	Stdin, Stdout, Stderr *os.File
+	// Extra are the process' descriptors from 3 on, which are taken over.
+	Extra []*os.File
 	// Note, if not nil, is told of hooks that fail where that is no error, and of
 	// what of the bundle has no meaning here.
 	Note func(format string, args ...any)

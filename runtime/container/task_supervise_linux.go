@@ -41,6 +41,9 @@ type TaskCreate struct {
 	// PIDFDSocket gets a descriptor of the process.
 	PIDFDSocket string `json:"pidfdSocket,omitempty"`
 	Systemd     bool   `json:"systemd,omitempty"`
+	// PreserveFDs is how many descriptors after its streams the container gets of
+	// this process'.
+	PreserveFDs int `json:"preserveFDs,omitempty"`
 }
 
 // absolute makes paths absolute: the process that opens them has another working
@@ -79,9 +82,13 @@ func (r *Runner) StartTaskSupervisor(ctx context.Context, argv []string, c TaskC
 	if rec, err := r.State.Get(c.ID); err == nil && rec.Name == c.ID {
 		return 0, api.Errorf(api.KindExists, "container with given ID already exists: %s", c.ID)
 	}
+	extra, err := preservedFDs(c.PreserveFDs)
+	if err != nil {
+		return 0, err
+	}
 	var conn net.Conn
 	err = inNetwork(b.Spec, func() (err error) {
-		pid, conn, err = startSupervisor(argv, &order{Create: &c}, true)
+		pid, conn, err = startSupervisor(argv, &order{Create: &c}, true, extra...)
 		return err
 	})
 	if err != nil {
@@ -151,6 +158,9 @@ func (r *Runner) superviseTask(ctx context.Context, gone <-chan struct{}, c *Tas
 	}
 	o := TaskOptions{
 		ID: c.ID, Bundle: b, Systemd: c.Systemd, Self: true, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Note: r.debugf,
+	}
+	if o.Extra, err = inheritedFDs(supervisorExtraFD, c.PreserveFDs); err != nil {
+		return exit, err
 	}
 	if o.Outside = callersNetwork(); o.Outside != nil {
 		defer o.Outside.Close()

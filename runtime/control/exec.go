@@ -18,8 +18,8 @@ const (
 	// nobody guesses, and nobody has to clean up.
 	ExecIDBytes = 32
 	// MaxExecFiles bounds what is handed over with it: three streams, the
-	// terminal's other side, a program.
-	MaxExecFiles = 5
+	// terminal's other side, a program, and those beyond the streams.
+	MaxExecFiles = 5 + api.MaxExtraFDs
 	// MaxExecArgsBytes bounds arguments and environment of an exec, as Linux
 	// bounds those of execve.
 	MaxExecArgsBytes = 2 << 20

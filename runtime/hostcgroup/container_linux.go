@@ -67,12 +67,16 @@ type Container struct {
 // The error wraps [ErrUnavailable] where this host or this user has none to give;
 // then a caller may go on without, and should do so unless limits or a path were
 // asked for (runc fails then). It is [ErrNoSystemd], or of another kind, where
-// what was asked for cannot be had. When the group exists it is used as it is:
-// engines share groups on purpose.
+// what was asked for cannot be had. A group that exists is used as it is, but one with
+// processes, or frozen, is refused as by runc: limits would hold for others too, and
+// nothing would run.
 func CreateContainer(p Placement, r *specs.LinuxResources) (*Container, error) {
 	c, err := openContainer(p, r, nil)
 	if err != nil {
 		return nil, err
+	}
+	if err := c.usable(); err != nil {
+		return nil, api.Errorf(api.KindState, "cgroup %s: %w", p.describe(), err)
 	}
 	if p.Systemd {
 		return c, nil
@@ -232,6 +236,53 @@ func (c *Container) exists() bool {
 		}
 	}
 	return false
+}
+
+// usable says why a container cannot have a group that exists.
+func (c *Container) usable() error {
+	if !c.exists() {
+		return nil
+	}
+	// As runc: of version 1 one hierarchy stands for all. It may go meanwhile.
+	if pids, err := c.manager.GetAllPids(); err == nil && len(pids) > 0 {
+		return fmt.Errorf("container's cgroup is not empty: %d process(es) found", len(pids))
+	}
+	if state, err := c.manager.GetFreezerState(); err == nil && state == cgroups.Frozen {
+		return errors.New("container's cgroup unexpectedly frozen")
+	}
+	return nil
+}
+
+// AddBelow moves a process into groups below this one that exist: below names their
+// paths by controller, or one for all under the empty name. Controllers without a path
+// have it in the group itself.
+func (c *Container) AddBelow(pid int, below map[string]string) error {
+	if c == nil || len(below) == 0 {
+		return c.Add(pid)
+	}
+	if err := c.Add(pid); err != nil {
+		return err
+	}
+	dirs := c.Paths()
+	for controller, sub := range below {
+		chosen := map[string]string{controller: dirs[controller]}
+		switch {
+		case controller == "":
+			chosen = dirs
+		case dirs[controller] == "":
+			return api.Errorf(api.KindInvalid, "unknown controller %s in SubCgroupPaths", controller)
+		}
+		for _, dir := range chosen {
+			to := path.Join(dir, sub)
+			if to != dir && !strings.HasPrefix(to, dir+"/") {
+				return api.Errorf(api.KindInvalid, "bad sub cgroup path: %s", sub)
+			}
+			if err := cgroups.WriteCgroupProc(to, pid); err != nil {
+				return api.Errorf(api.KindInvalid, "error adding pid %d to cgroups: %w", pid, err)
+			}
+		}
+	}
+	return nil
 }
 
 // Add moves a process into the cgroup. What it forks from then on is in it too.

@@ -342,10 +342,14 @@ func TestForSandbox(t *testing.T) {
 	if *got.Pids.Limit < 400 || *r.Pids.Limit != 100 || !reflect.DeepEqual(got.Memory, r.Memory) {
 		t.Errorf("got %d tasks of %d, %+v", *got.Pids.Limit, *r.Pids.Limit, got.Memory)
 	}
-	for _, none := range []int64{-1, 0} {
-		if got := ForSandbox(&specs.LinuxResources{Pids: &specs.LinuxPids{Limit: &none}}); *got.Pids.Limit != none {
-			t.Errorf("%d became %d", none, *got.Pids.Limit)
-		}
+	none, zero, one := int64(-1), int64(0), int64(1)
+	if got := ForSandbox(&specs.LinuxResources{Pids: &specs.LinuxPids{Limit: &none}}); *got.Pids.Limit != none {
+		t.Errorf("no limit became %d", *got.Pids.Limit)
+	}
+	// As runc; and the sandbox has more than one thread.
+	least := ForSandbox(&specs.LinuxResources{Pids: &specs.LinuxPids{Limit: &one}})
+	if got := ForSandbox(&specs.LinuxResources{Pids: &specs.LinuxPids{Limit: &zero}}); *got.Pids.Limit != *least.Pids.Limit || *got.Pids.Limit < 100 {
+		t.Errorf("0 became %d, 1 became %d", *got.Pids.Limit, *least.Pids.Limit)
 	}
 	huge := int64(1) << 62
 	if got := ForSandbox(&specs.LinuxResources{Pids: &specs.LinuxPids{Limit: &huge}}); *got.Pids.Limit > 0 {

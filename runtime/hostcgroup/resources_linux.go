@@ -30,12 +30,12 @@ const (
 // held to r by the sandbox itself. They are r's, but for the number of tasks,
 // which is that of host threads there: see hostTasksPerTask. A nil r stays nil.
 func ForSandbox(r *specs.LinuxResources) *specs.LinuxResources {
-	if r == nil || r.Pids == nil || r.Pids.Limit == nil || *r.Pids.Limit <= 0 {
+	if r == nil || r.Pids == nil || r.Pids.Limit == nil || *r.Pids.Limit < 0 {
 		return r
 	}
 	c := *r
-	limit := int64(-1) // More than any kernel has.
-	if n := *r.Pids.Limit; n < 1<<32 {
+	limit := int64(-1)                         // More than any kernel has.
+	if n := max(*r.Pids.Limit, 1); n < 1<<32 { // 0 is 1, as in runc.
 		limit = n*hostTasksPerTask + hostTasksBesides
 	}
 	c.Pids = &specs.LinuxPids{Limit: &limit}

@@ -52,6 +52,8 @@ type ContainerFiles struct {
 	Init *os.File
 	// Stdin, Stdout and Stderr are the guest's ends of its streams.
 	Stdin, Stdout, Stderr *os.File
+	// Extra are those of Process.ExtraFDs.
+	Extra []*os.File
 }
 
 // Number is for a container that joins a running sandbox: it fills in every
@@ -170,6 +172,7 @@ func (d *donation) addContainer(c *api.Container, f *ContainerFiles) {
 	} else {
 		p.StdoutFD, p.StderrFD = d.add(f.Stdout), d.add(f.Stderr)
 	}
+	p.ExtraFDs = d.addAll(f.Extra)
 }
 
 // controlPair returns the two ends of a control channel.

@@ -75,6 +75,24 @@ func NewStreams(opt StreamOptions) (*Streams, error) {
 	return s, nil
 }
 
+// NewCopy makes a pipe that stands for a file which a guest cannot have itself: what is
+// read from the file goes into it, or what a guest writes goes to the file. Its guest's
+// end is Stdin or Stdout.
+func NewCopy(f *os.File, input bool) (*Streams, error) {
+	s := &Streams{detached: make(chan struct{})}
+	i, ours := 1, readEnd
+	s.opt.Out = f
+	if input {
+		i, ours = 0, writeEnd
+		s.opt = StreamOptions{In: f, Interactive: true}
+	}
+	var err error
+	if s.guest[i], s.host[i], err = pipe(ours); err != nil {
+		return nil, fmt.Errorf("make a pipe for the guest: %w", err)
+	}
+	return s, nil
+}
+
 // pipe returns a pipe with one end to donate and one of ours. Ours waits in the
 // runtime's poller instead of occupying a thread; the donated one blocks, since
 // its mode is the other process' business.
@@ -112,13 +130,19 @@ func (s *Streams) Start() {
 		s.startTerminal()
 		return
 	}
-	if s.opt.Interactive {
+	switch {
+	case s.host[0] == nil:
+	case s.opt.Interactive:
 		go s.copyIn()
-	} else {
+	default:
 		s.host[0].Close()
 	}
-	s.outputs.Go(func() { s.copyOut(s.opt.Out, s.host[1], "standard output") })
-	s.outputs.Go(func() { s.copyOut(s.opt.Err, s.host[2], "standard error") })
+	if s.host[1] != nil {
+		s.outputs.Go(func() { s.copyOut(s.opt.Out, s.host[1], "standard output") })
+	}
+	if s.host[2] != nil {
+		s.outputs.Go(func() { s.copyOut(s.opt.Err, s.host[2], "standard error") })
+	}
 }
 
 // copyIn copies input until either side closes; the user's end of file becomes
@@ -215,6 +239,9 @@ func (s *Streams) Donation() ([]*os.File, error) {
 		files = []*os.File{s.guest[0], s.terminal.primary}
 	}
 	for _, f := range files {
+		if f == nil {
+			continue
+		}
 		raw, err := f.SyscallConn()
 		if err == nil {
 			cerr := raw.Control(func(fd uintptr) { err = unix.SetNonblock(int(fd), true) })
