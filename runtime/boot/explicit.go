@@ -60,6 +60,11 @@ var propagationFlags = map[string]uint32{
 // mountSentry mounts a file system of the Sentry's own.
 func (m *mounter) mountSentry(e *api.Mount, opts vfs.MountOptions) error {
 	s := &submount{target: e.Target, options: opts, data: strings.Join(e.Options, ",")}
+	if e.Type == api.MountProc || e.Type == api.MountSysfs {
+		if err := m.ordinaryDirectory(e); err != nil {
+			return err
+		}
+	}
 	switch e.Type {
 	case api.MountProc:
 		s.source, s.fsType, s.internal = "proc", proc.Name, &proc.InternalData{}

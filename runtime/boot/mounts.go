@@ -113,10 +113,13 @@ func (m *mounter) mountExtraTmpfs(e *api.Mount, opts vfs.MountOptions) error {
 		}
 		mode = uint32(covered.Permissions() | covered.ExtraBits())
 	}
-	if mode == 0 {
+	if mode == 0 && !m.spec.Explicit {
 		mode = 0o1777
 	}
-	data := fmt.Sprintf("mode=%o,uid=%d,gid=%d", mode, e.UID, e.GID)
+	data := fmt.Sprintf("uid=%d,gid=%d", e.UID, e.GID)
+	if mode != 0 { // Else it is that of every tmpfs, which is not shown.
+		data += fmt.Sprintf(",mode=%o", mode)
+	}
 	if e.SizeBytes > 0 {
 		data += fmt.Sprintf(",size=%d", e.SizeBytes)
 	}
@@ -273,25 +276,6 @@ func (m *mounter) bindFile(hidden *vfs.Mount, base vfs.VirtualDentry, name, targ
 	return m.vfs.ConnectMountAt(m.ctx, m.creds, mnt, m.at(target))
 }
 
-// makeFile makes a file to mount another on, if there is none. A symlink in the
-// image (/etc/resolv.conf often is one) is followed, as runc does; a dangling one
-// is made good by O_CREAT.
-func (m *mounter) makeFile(target string, mode linux.FileMode) error {
-	// What is there is not opened: it may be a device.
-	if is, err := m.existing(target); err != nil || is != 0 && !is.IsDir() {
-		return err
-	}
-	fd, err := m.vfs.OpenAt(m.ctx, m.creds, m.at(target), &vfs.OpenOptions{
-		Flags: linux.O_RDONLY | linux.O_CREAT | linux.O_NONBLOCK,
-		Mode:  mode,
-	})
-	if err != nil {
-		return err
-	}
-	fd.DecRef(m.ctx)
-	return nil
-}
-
 // cloneMount clones a mount, with root for its root, to be connected somewhere.
 // gVisor makes such a clone a shared mount in one ring with a private one, and
 // loops for ever over that ring when anything is mounted on the clone, by us
@@ -322,30 +306,6 @@ func (m *mounter) mountConsole(terminal *vfs.FileDescription) error {
 	}
 	if err := m.vfs.ConnectMountAt(m.ctx, m.creds, mnt, m.at(consolePath)); err != nil {
 		return fmt.Errorf("mount the terminal on %s: %w", consolePath, err)
-	}
-	return nil
-}
-
-// makeDirectories makes dir and its parents, mode 0755, where they are missing.
-func (m *mounter) makeDirectories(dir string) error {
-	if dir == "/" {
-		return nil
-	}
-	opts := vfs.MkdirOptions{Mode: 0o755}
-	err := m.vfs.MkdirAllAt(m.ctx, dir, m.root, m.creds, &opts, true)
-	if caused(linuxerr.EACCES, err) && m.spec.Rootfs.Host == nil {
-		// An image's directories belong to nobody in a user namespace.
-		m = m.admin()
-		err = m.vfs.MkdirAllAt(m.ctx, dir, m.root, m.creds, &opts, true)
-	}
-	if caused(linuxerr.EROFS, err) || caused(linuxerr.EPERM, err) {
-		// A read-only parent, /sys say, takes a mount point that exists in
-		// the Sentry's memory only.
-		opts.ForSyntheticMountpoint = true
-		err = m.vfs.MkdirAllAt(m.ctx, dir, m.root, m.creds, &opts, true)
-	}
-	if err != nil {
-		return fmt.Errorf("make directory %s: %w", dir, err)
 	}
 	return nil
 }

@@ -105,8 +105,9 @@ func (m *mounter) rootMount() (*vfs.Mount, error) {
 	if m.spec.Idle {
 		return m.mountUpperTmpfs()
 	}
+	flags := vfs.MountFlags{NoSUID: r.NoSUID, NoDev: r.NoDev, NoExec: r.NoExec}
 	if r.Host != nil && r.Upper == nil {
-		return m.mountTree(r.Host, rootTree, vfs.MountOptions{})
+		return m.mountTree(r.Host, rootTree, vfs.MountOptions{Flags: flags})
 	}
 	lowers, err := m.mountLowers()
 	defer func() {
@@ -123,6 +124,7 @@ func (m *mounter) rootMount() (*vfs.Mount, error) {
 	}
 	defer upper.Mount().DecRef(m.ctx)
 	root, err := m.vfs.MountDisconnected(m.ctx, m.creds, "overlay", overlay.Name, &vfs.MountOptions{
+		Flags: flags,
 		GetFilesystemOptions: vfs.GetFilesystemOptions{
 			InternalMount: true,
 			InternalData:  overlay.FilesystemOptions{UpperRoot: upper, LowerRoots: lowers},
