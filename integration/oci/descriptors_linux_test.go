@@ -268,6 +268,63 @@ func TestExecBeforeTheStart(t *testing.T) {
 	}
 }
 
+// TestExecBeforeTheStartInAPod: in a sandbox that goes on, too; of a container that is
+// deleted unstarted nothing is left there, and another can have its name.
+func TestExecBeforeTheStartInAPod(t *testing.T) {
+	reapOrphans(t)
+	first := newBundle(t, "rungv")
+	first.Spec.Process.Args = []string{"sleep", "600"}
+	sandbox, err := create(t, first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sandbox.start()
+	processes := func() string {
+		return must(t, first, "exec", sandbox.id, "sh", "-c", "set -- /proc/[0-9]*; echo $#")
+	}
+	before := processes()
+	b := joining(t, first, sandbox)
+	b.Spec.Process.Args = []string{"sh", "-c", "echo $$; cat /left; sleep 600"}
+	const early = "[ $$ -gt 1 ] && echo early > /left; exit 5"
+	c, err := create(t, b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := verb(t, b, "exec", c.id, "sh", "-c", early); r.Code != 5 {
+		t.Errorf("%v", r)
+	}
+	execDetached(t, b, c.id, "sleep", "601")
+	during := processes()
+	if during == before {
+		t.Errorf("%s processes, with and without it: nothing is told by their number", during)
+	}
+	must(t, b, "delete", "--force", c.id)
+	c.exitCode()
+	if after := processes(); after != before {
+		t.Errorf("%s processes before it was created, %s during, %s once it was deleted", before, during, after)
+	}
+	b = joining(t, first, sandbox)
+	b.Spec.Process.Args = []string{"sh", "-c", "echo $$; cat /left; sleep 600"}
+	again, err := create(t, b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := verb(t, b, "exec", again.id, "sh", "-c", early); r.Code != 5 {
+		t.Errorf("%v", r)
+	}
+	again.start()
+	const want = "1\nearly\n"
+	buf := make([]byte, len(want))
+	if err := again.output.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := io.ReadFull(again.output, buf); string(buf[:n]) != want {
+		t.Errorf("it wrote %q, %v", buf[:n], err)
+	}
+	again.end()
+	sandbox.end()
+}
+
 // TestExecInAPausedContainer: it is refused, with runc's code, or waits for the end of
 // the pause.
 func TestExecInAPausedContainer(t *testing.T) {

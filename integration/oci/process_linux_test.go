@@ -15,6 +15,8 @@ import (
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"z.gfire.dev/gvx/integration/testbed"
 )
 
 // receiveTerminal takes the terminal that a runtime sends to a console socket.
@@ -185,20 +187,12 @@ func TestPod(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	annotate := func(s *specs.Spec, kind string) {
-		s.Annotations = map[string]string{"io.kubernetes.cri.container-type": kind, "io.kubernetes.cri.sandbox-id": sandbox.id}
-	}
 	sandbox.start()
-	second := newBundle(t, "rungv")
-	second.Args = first.Args // The same state: that is how the sandbox is found.
+	second := joining(t, first, sandbox)
 	second.Spec.Process.Args = []string{"sh", "-c", "hostname; echo hello > /dev/shm/word; echo own > /own; ls /proc | grep -c '^[0-9]'; id -u; exit 3"}
 	second.Spec.Process.User.UID = 5
 	second.Spec.Hostname = "ignored"
-	second.Spec.Linux.Namespaces = []specs.LinuxNamespace{{Type: specs.PIDNamespace}, {Type: specs.MountNamespace},
-		{Type: specs.NetworkNamespace, Path: namespaceOf(sandbox, "net")}, {Type: specs.IPCNamespace, Path: namespaceOf(sandbox, "ipc")},
-		{Type: specs.UTSNamespace, Path: namespaceOf(sandbox, "uts")}}
 	replaceMount(second.Spec, shm)
-	annotate(second.Spec, "container")
 	c, err := create(t, second)
 	if err != nil {
 		t.Fatal(err)
@@ -217,6 +211,18 @@ func TestPod(t *testing.T) {
 	if code := sandbox.exitCode(); code != 137 {
 		t.Errorf("exit code %d of the sandbox", code)
 	}
+}
+
+// joining makes a bundle of a container that joins the sandbox of another.
+func joining(t *testing.T, first *testbed.Bundle, sandbox *container) *testbed.Bundle {
+	t.Helper()
+	b := newBundle(t, "rungv")
+	b.Args = first.Args // The same state: that is how the sandbox is found.
+	b.Spec.Annotations = map[string]string{"io.kubernetes.cri.container-type": "container", "io.kubernetes.cri.sandbox-id": sandbox.id}
+	b.Spec.Linux.Namespaces = []specs.LinuxNamespace{{Type: specs.PIDNamespace}, {Type: specs.MountNamespace},
+		{Type: specs.NetworkNamespace, Path: namespaceOf(sandbox, "net")}, {Type: specs.IPCNamespace, Path: namespaceOf(sandbox, "ipc")},
+		{Type: specs.UTSNamespace, Path: namespaceOf(sandbox, "uts")}}
+	return b
 }
 
 func namespaceOf(c *container, name string) string {
