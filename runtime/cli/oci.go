@@ -90,6 +90,9 @@ func orBundle(err error, args []string) error {
 // create is what the flags say.
 func (f *bundleFlags) create(g *globals, args []string) (container.TaskCreate, error) {
 	c := container.TaskCreate{Bundle: f.dir, ConsoleSocket: f.consoleSocket, PIDFile: f.pidFile, PIDFDSocket: f.pidfdSocket, Systemd: g.SystemdCgroup, PreserveFDs: f.preserveFDs}
+	if f.preserveFDs < 0 || f.preserveFDs > api.MaxExtraFDs {
+		return c, api.Errorf(api.KindLimit, "--preserve-fds %d: want 0 to %d", f.preserveFDs, api.MaxExtraFDs)
+	}
 	if len(args) != 1 {
 		return c, &usageError{err: api.Errorf(api.KindInvalid, "with a bundle, exactly one argument: the container's id"), verb: "rungv"}
 	}
