@@ -143,6 +143,50 @@ func TestStreamsOfOtherKinds(t *testing.T) {
 	}
 }
 
+// TestDescriptorsBeyondTheStreams: each has a place after the streams and the program,
+// and no more or fewer arrive than the process has.
+func TestDescriptorsBeyondTheStreams(t *testing.T) {
+	for _, c := range []struct {
+		terminal, program bool
+		fds, extra        int
+		want              api.FD // The first of them.
+	}{
+		{fds: 5, extra: 2, want: 3},
+		{program: true, fds: 6, extra: 2, want: 4},
+		{terminal: true, fds: 2, extra: 1, want: 1},
+		{terminal: true, fds: 3, extra: 1, want: 2},
+		{fds: 3, extra: 1, want: api.NoFD},
+		{fds: 5, extra: 1, want: api.NoFD},
+		{terminal: true, fds: 1, extra: 1, want: api.NoFD},
+	} {
+		p := &api.Process{Terminal: c.terminal, ExtraFDs: make([]api.FD, c.extra)}
+		var set streamSet
+		for i := range c.fds {
+			set.fds = append(set.fds, i)
+		}
+		_, err := assignStreams(p, set, &execution{}, c.program)
+		if (err != nil) != (c.want == api.NoFD) || err == nil && p.ExtraFDs[0] != c.want {
+			t.Errorf("%+v: %v, %v", c, p.ExtraFDs, err)
+		}
+	}
+	// Of a container that joins, they are held to the same as its streams.
+	var fds []int
+	for range 3 {
+		pipe, _ := handedPipe(t, unix.O_NONBLOCK)
+		defer unix.Close(pipe)
+		fds = append(fds, pipe)
+	}
+	blocking, _ := handedPipe(t, 0)
+	defer unix.Close(blocking)
+	for _, extra := range []int{blocking, fds[0]} {
+		spec := &api.Container{InitFD: api.NoFD, Process: api.Process{StdinFD: 0, StdoutFD: 1, StderrFD: 2, ExtraFDs: []api.FD{3}}}
+		set := streamSet{fds: append(fds[:3:3], extra)}
+		if err := set.number(spec); (err == nil) != (extra != blocking) || spec.Process.ExtraFDs[0] != api.FD(extra) {
+			t.Errorf("%d: %v, %v", extra, spec.Process.ExtraFDs, err)
+		}
+	}
+}
+
 // TestExecIDsAreReserved: before a process is made its id and its place are taken,
 // so that none is made that cannot run.
 func TestExecIDsAreReserved(t *testing.T) {
