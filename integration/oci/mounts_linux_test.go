@@ -170,3 +170,19 @@ func TestGroupOfATerminal(t *testing.T) {
 		must(t, b, "delete", c.id)
 	}
 }
+
+// TestMaskedDirectoriesAreOne: they are the same empty directory, which nobody writes,
+// and a mount in the place of one is not in that of another.
+func TestMaskedDirectoriesAreOne(t *testing.T) {
+	script := `set -- $(stat -c %d /srv /opt /media); [ $1 = $2 ] && [ $2 = $3 ] && echo one
+		touch /srv/x 2>/dev/null || echo refused; mount -t tmpfs tmpfs /opt && touch /opt/x && ls /srv /media`
+	output := bothBundles(t, script, func(t *testing.T, b *testbed.Bundle) {
+		b.Spec.Linux.MaskedPaths = append(b.Spec.Linux.MaskedPaths, "/srv", "/opt", "/media")
+		for _, set := range []*[]string{&b.Spec.Process.Capabilities.Bounding, &b.Spec.Process.Capabilities.Permitted, &b.Spec.Process.Capabilities.Effective} {
+			*set = append(*set, "CAP_SYS_ADMIN")
+		}
+	})
+	if want := "one\nrefused\n/media:\n\n/srv:\n(0)"; output != want {
+		t.Errorf("%q, want %q", output, want)
+	}
+}

@@ -265,8 +265,14 @@ func (m *mounter) guardPaths() error {
 			return fmt.Errorf("make %s read-only: %w", p, err)
 		}
 	}
+	var empty *vfs.Mount
+	defer func() {
+		if empty != nil {
+			empty.DecRef(m.ctx)
+		}
+	}()
 	for _, p := range m.spec.MaskedPaths {
-		if err := m.mask(p); err != nil {
+		if err := m.mask(p, &empty); err != nil {
 			return fmt.Errorf("mask %s: %w", p, err)
 		}
 	}
@@ -307,15 +313,26 @@ func (m *mounter) setReadOnlyAt(p string) error {
 	return m.vfs.SetMountReadOnly(vd.Mount(), true)
 }
 
-// mask puts an empty directory over a directory, and the null device over all
-// else.
-func (m *mounter) mask(p string) error {
+// mask puts an empty directory over a directory, and the null device over all else.
+// All directories have the same one, empty, which the first of them makes.
+func (m *mounter) mask(p string, empty **vfs.Mount) error {
 	mode, err := m.existing(p)
 	if err != nil || mode == 0 {
 		return err
 	}
-	if mode.IsDir() {
-		return m.mount(&submount{source: "tmpfs", fsType: tmpfs.Name, target: p, data: maskData, options: vfs.MountOptions{ReadOnly: true}})
+	if !mode.IsDir() {
+		return m.bindNode(&everyDevice[0], p)
 	}
-	return m.bindNode(&everyDevice[0], p)
+	if *empty == nil {
+		if *empty, err = m.disconnected(&submount{source: "tmpfs", fsType: tmpfs.Name, target: p, data: maskData}); err != nil {
+			return err
+		}
+	}
+	mnt, err := m.cloneMount(*empty, (*empty).Root(), vfs.MountOptions{ReadOnly: true})
+	if err != nil {
+		return err
+	}
+	defer mnt.DecRef(m.ctx)
+	m.noteSource(p, mnt.Filesystem().FilesystemType().Name(), "tmpfs")
+	return m.connect(mnt, p)
 }
