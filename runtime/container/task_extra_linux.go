@@ -163,9 +163,6 @@ func (x *taskExtras) donated() {
 	x.guest, x.lent = nil, nil
 }
 
-// copying says whether this process has something to do with them.
-func (x *taskExtras) copying() bool { return x != nil && len(x.copies) > 0 }
-
 // drain waits until all is written that the guest wrote, which has ended; with others
 // that may go on to write, what was written by now.
 func (x *taskExtras) drain(others bool, warn func(string, ...any)) {
