@@ -188,6 +188,10 @@ func runBats(t *testing.T, suite, binary, file string) (map[string]verdict, map[
 		t.Fatal(err)
 	}
 	defer os.RemoveAll(dir)
+	// The root of a user namespace is nobody on the host, and has to find its bundle.
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), fileTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--net", "--uts", "sh", "-c",
