@@ -68,19 +68,6 @@ func (r *Runner) Exec(context.Context, string, ExecOptions) (control.ExecResult,
 
 func updateHostCgroup(*state.Record, control.Limits) error { return nil }
 
-// TaskCreate and TaskExec are orders that only Linux can carry out.
-type (
-	TaskCreate struct {
-		ID, Bundle, PIDFile, ConsoleSocket, PIDFDSocket string
-		Systemd                                         bool
-	}
-	TaskExec struct {
-		Container                           string
-		Process                             api.Process
-		PIDFile, ConsoleSocket, PIDFDSocket string
-	}
-)
-
 // StartTaskSupervisor needs Linux.
 func (r *Runner) StartTaskSupervisor(context.Context, []string, TaskCreate) (int, error) {
 	return 0, errNeedsLinux

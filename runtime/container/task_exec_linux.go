@@ -149,25 +149,6 @@ func (x *TaskProcess) Resize(ctx context.Context, rows, columns uint16) error {
 	return x.control.ResizeExec(ctx, x.container, x.id, rows, columns)
 }
 
-// TaskExec is an additional process that goes on without whoever wants it.
-type TaskExec struct {
-	// Container is an id.
-	Container string      `json:"container"`
-	Process   api.Process `json:"process"`
-	// PIDFile gets the number of the host's process that stands for it,
-	// ConsoleSocket its terminal.
-	PIDFile       string `json:"pidFile,omitempty"`
-	ConsoleSocket string `json:"consoleSocket,omitempty"`
-	// PIDFDSocket gets a descriptor of that process.
-	PIDFDSocket string `json:"pidfdSocket,omitempty"`
-	// PreserveFDs is how many descriptors after its streams the process gets of this
-	// one's.
-	PreserveFDs int `json:"preserveFDs,omitempty"`
-	// Cgroups are where that process is below the container's cgroup, by controller:
-	// see [hostcgroup.Container.AddBelow].
-	Cgroups map[string]string `json:"cgroups,omitempty"`
-}
-
 // absolute makes paths absolute, as [TaskCreate]'s.
 func (x *TaskExec) absolute() error {
 	return makeAbsolute(&x.PIDFile, &x.ConsoleSocket, &x.PIDFDSocket)

@@ -30,22 +30,6 @@ import (
 	"z.gfire.dev/gvx/runtime/netns"
 )
 
-// TaskCreate is what `rungv create` is told.
-type TaskCreate struct {
-	ID     string `json:"id"`
-	Bundle string `json:"bundle"`
-	// PIDFile gets the number of the container's process, ConsoleSocket its
-	// terminal.
-	PIDFile       string `json:"pidFile,omitempty"`
-	ConsoleSocket string `json:"consoleSocket,omitempty"`
-	// PIDFDSocket gets a descriptor of the process.
-	PIDFDSocket string `json:"pidfdSocket,omitempty"`
-	Systemd     bool   `json:"systemd,omitempty"`
-	// PreserveFDs is how many descriptors after its streams the container gets of
-	// this process'.
-	PreserveFDs int `json:"preserveFDs,omitempty"`
-}
-
 // absolute makes paths absolute: the process that opens them has another working
 // directory.
 func (c *TaskCreate) absolute() error {
