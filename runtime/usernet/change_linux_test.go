@@ -248,6 +248,74 @@ func TestGivenBackTooSoon(t *testing.T) {
 	}
 }
 
+// TestLingeringHoldsUpNobody: a sandbox that has a connection's close wait for a peer
+// which takes nothing holds up neither its own requests nor who changes the policy,
+// nor the broker's end. A reset stays one.
+func TestLingeringHoldsUpNobody(t *testing.T) {
+	s := newSandbox(t, Options{}, loopbackRule)
+	s.b.Start()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	// connect returns a connection whose peer takes nothing more, and that peer.
+	connect := func(seconds int32) (*os.File, net.Conn) {
+		t.Helper()
+		_, f := s.dial(netwire.TCP, l.Addr().String())
+		peer, err := l.Accept()
+		if f == nil || err != nil {
+			t.Fatal(f, err)
+		}
+		t.Cleanup(func() { peer.Close() })
+		raw, err := f.SyscallConn()
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = raw.Control(func(fd uintptr) {
+			for err := error(nil); err == nil; _, err = unix.Write(int(fd), make([]byte, 1<<16)) {
+			}
+			if err := unix.SetsockoptLinger(int(fd), unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1, Linger: seconds}); err != nil {
+				t.Error(err)
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f, peer
+	}
+	giveBack := func(f *os.File) {
+		f.Close()
+		s.write((&netwire.Request{Ask: netwire.Closed, Protocol: netwire.TCP, ID: s.next}).Append(nil))
+	}
+	done := make(chan struct{})
+	const hour = 3600
+	f, _ := connect(hour)
+	giveBack(f)
+	go func() {
+		defer close(done)
+		if m, _ := s.dial(netwire.TCP, echoServer(t)); m.Result != netwire.OK {
+			t.Errorf("behind what lingers: %v", m.Result)
+		}
+		s.b.SetPolicy(mustPolicy(t, loopbackRule))
+	}()
+	select {
+	case <-done:
+	case <-time.After(time.Minute):
+		t.Fatal("a close that lingers holds up the broker")
+	}
+
+	f, peer := connect(0)
+	giveBack(f)
+	_ = peer.SetReadDeadline(time.Now().Add(time.Minute))
+	if _, err := io.Copy(io.Discard, peer); !errors.Is(err, unix.ECONNRESET) {
+		t.Errorf("the peer of a connection that is reset: %v", err)
+	}
+
+	f, _ = connect(hour) // For the broker's end, which closes the last descriptor.
+	f.Close()
+}
+
 // TestFlowLimits: a sandbox that gives nothing back gets no more than its share,
 // nor two connections by one id.
 func TestFlowLimits(t *testing.T) {

@@ -85,7 +85,7 @@ func (t *flows) handed(f *flow) {
 	defer t.mu.Unlock()
 	f.handing = false
 	if f.over {
-		unix.Close(f.fd)
+		letGo(f.fd)
 	}
 }
 
@@ -105,7 +105,23 @@ func (t *flows) forget(id uint32, f *flow) {
 	delete(t.open, id)
 	f.over = true
 	if !f.handing {
-		unix.Close(f.fd)
+		letGo(f.fd)
+	}
+}
+
+// letGo closes a descriptor that the sandbox has had.
+func letGo(fd int) {
+	neverLinger(fd)
+	unix.Close(fd)
+}
+
+// neverLinger has the close of a connection that the sandbox has had not wait: it
+// would for as long as the socket is to linger, which is the sandbox's to set, and
+// with it whoever changes the policy and the launcher's end. An honest sandbox sets
+// no time, which makes the close a reset; that stays.
+func neverLinger(fd int) {
+	if l, err := unix.GetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER); err == nil && l.Onoff != 0 && l.Linger != 0 {
+		_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{})
 	}
 }
 

@@ -176,7 +176,10 @@ func (b *Broker) inbound(p *port, conn syscall.Conn) {
 	if p.packets != nil {
 		m.Protocol, m.Flags = netwire.UDP, netwire.EndsEmpty
 	}
-	_ = raw.Control(func(fd uintptr) { _ = b.send(m, int(fd)) })
+	_ = raw.Control(func(fd uintptr) {
+		_ = b.send(m, int(fd))
+		neverLinger(int(fd)) // The caller closes it.
+	})
 }
 
 // close closes the port, and removes its socket file if it is still ours.
