@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 
+	"z.gfire.dev/gvx/ext4lite/device"
 	"z.gfire.dev/gvx/ext4lite/internal/disk"
 )
 
@@ -17,7 +18,8 @@ import (
 // blocks of inode tables in which no inode is in use. What the file has behind
 // the volume's end is cut off. Inodes and directories stay where they are:
 // their numbers and places are known to others. The volume stays open; changes
-// meanwhile are safe but may leave something unpunched.
+// meanwhile are safe but may leave something unpunched. Where the host has no holes
+// nothing is punched.
 func (fs *FS) Compact() error {
 	if why := fs.ReadOnly(); why != nil {
 		return fmt.Errorf("compact volume: %w: %w", EROFS, why)
@@ -37,7 +39,7 @@ func (fs *FS) Compact() error {
 		}
 	}
 	err := fs.m.WithEmptyLog(func(first disk.Range) error {
-		return fs.dev.Punch(int64(first.Start)<<bs, int64(first.N)<<bs)
+		return fs.giveBack(first)
 	})
 	if err == nil && fs.opt.Durability == Host {
 		err = fs.dev.Sync()
@@ -51,11 +53,10 @@ func (fs *FS) Compact() error {
 // compactGroup punches a group's free blocks, which are reserved meanwhile,
 // and the unused blocks of its inode table.
 func (fs *FS) compactGroup(gr uint32) error {
-	bs := fs.g.BlockShift
 	runs, err := fs.a.ReserveFree(gr)
 	for _, r := range runs {
 		if err == nil {
-			err = fs.dev.Punch(int64(r.Start)<<bs, int64(r.N)<<bs)
+			err = fs.giveBack(r)
 		}
 		fs.a.Unreserve(r)
 	}
@@ -67,9 +68,23 @@ func (fs *FS) compactGroup(gr uint32) error {
 		return err
 	}
 	for _, r := range unused {
-		if err := fs.m.PunchClean(r, func() bool { return fs.a.TableUnused(gr, r) }, func() error { return fs.dev.Punch(int64(r.Start)<<bs, int64(r.N)<<bs) }); err != nil {
+		if err := fs.m.PunchClean(r, func() bool { return fs.a.TableUnused(gr, r) }, func() error { return fs.giveBack(r) }); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// giveBack frees the host's space for blocks that hold nothing. A host that has no
+// holes keeps it: zeros there would take what the volume has never used.
+func (fs *FS) giveBack(r disk.Range) error {
+	off, n := int64(r.Start)<<fs.g.BlockShift, int64(r.N)<<fs.g.BlockShift
+	f, ok := fs.dev.(device.Freer)
+	if !ok {
+		return fs.dev.Punch(off, n)
+	}
+	if err := f.Free(off, n); !errors.Is(err, errors.ErrUnsupported) {
+		return err
 	}
 	return nil
 }

@@ -7,6 +7,7 @@
 package ext4lite_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 	"testing"
 
 	"z.gfire.dev/gvx/ext4lite"
+	"z.gfire.dev/gvx/ext4lite/device"
 )
 
 // onDisk is what the host has allocated for a file.
@@ -101,4 +103,35 @@ func TestCompactCutsWhatLiesBehindTheVolume(t *testing.T) {
 		t.Errorf("the file has %d bytes, the volume 64 MiB", st.Size())
 	}
 	check(t, longer)
+}
+
+// noHoles is a file on a host that has no holes, as NFS before 4.2.
+type noHoles struct{ *device.File }
+
+func (noHoles) Free(int64, int64) error { return errors.ErrUnsupported }
+
+func (d noHoles) Punch(off, n int64) error { return device.WriteZeros(d, off, n) }
+
+// TestCompactWithoutHoles: on a host that has none, a volume takes no more than it
+// did: to fill what is free with zeros would take it all, and as long.
+func TestCompactWithoutHoles(t *testing.T) {
+	path := newVolume(t, 512<<20, ext4lite.MkfsOptions{})
+	d, err := device.OpenFile(path, device.ReadWrite)
+	must(t, err)
+	fs, err := ext4lite.Open(noHoles{d}, ext4lite.Options{Discard: true})
+	must(t, err)
+	fillTree(t, fs, "gone", 6, 100)
+	fillTree(t, fs, "kept", 6, 100)
+	root, err := fs.Root()
+	must(t, err)
+	must(t, root.RemoveAll("gone"))
+	root.Release()
+	must(t, fs.Sync())
+	before := onDisk(t, path)
+	must(t, fs.Compact())
+	closeFS(t, fs)
+	check(t, path)
+	if after := onDisk(t, path); after > before+1<<20 {
+		t.Errorf("%d KiB on the host's disk, %d before", after>>10, before>>10)
+	}
 }

@@ -120,7 +120,7 @@ const maxDiscards = 4096
 // flushDiscards gives the space of free blocks back to the host.
 func (fs *FS) flushDiscards() error {
 	for _, r := range fs.a.TakeDiscards(&fs.discards) {
-		err := fs.dev.Punch(int64(r.Start)<<fs.g.BlockShift, int64(r.N)<<fs.g.BlockShift)
+		err := fs.giveBack(r)
 		fs.a.Unreserve(r)
 		if err != nil {
 			return fmt.Errorf("discard %d blocks at %d: %w", r.N, r.Start, err)

@@ -72,6 +72,12 @@ type Preallocator interface {
 	Preallocate(off, n int64) error
 }
 
+// Freer is a Device that gives space back, and changes nothing where the host has
+// no holes: then the error wraps errors.ErrUnsupported.
+type Freer interface {
+	Free(off, n int64) error
+}
+
 // ErrLocked means that another process, or another open device, uses the file.
 var ErrLocked = errors.New("volume is in use")
 
@@ -228,12 +234,17 @@ func (d *File) Truncate(size int64) error {
 // Sync makes the file's data durable.
 func (d *File) Sync() error { return datasync(d.f) }
 
-// Punch frees a range; where the host cannot, it writes zeros.
-func (d *File) Punch(off, n int64) error {
+// Free gives a range back.
+func (d *File) Free(off, n int64) error {
 	if n <= 0 {
 		return nil
 	}
-	err := punch(d.f, off, n)
+	return punch(d.f, off, n)
+}
+
+// Punch frees a range; where the host cannot, it writes zeros.
+func (d *File) Punch(off, n int64) error {
+	err := d.Free(off, n)
 	if errors.Is(err, errors.ErrUnsupported) {
 		return WriteZeros(d, off, n)
 	}
