@@ -93,6 +93,46 @@ func TestNotesOfClonesThatOthersRemovedGo(t *testing.T) {
 	}
 }
 
+// TestANoteThatIsWrittenAgainStays: between a look at an old note and its removal the
+// same clone may have been made again.
+func TestANoteThatIsWrittenAgainStays(t *testing.T) {
+	b := newBed(t)
+	golden, ep := b.make("golden"), b.elsewhere("ep.delta")
+	b.s.remember(golden.Path, ep.Path)
+	note := filepath.Join(b.s.Root(), dirClones, pathKey(golden.Path), pathKey(ep.Path))
+	then := time.Now().Add(-2 * noteGrace)
+	b.ok(os.Chtimes(note, then, then))
+	b.ok(b.s.CloneDelta(golden, ep)) // After the look.
+	forgetOld(note)
+	if got := b.s.rememberedClones(golden.Path, false); !slices.Equal(got, []string{ep.Path}) {
+		t.Errorf("clones: %v", got)
+	}
+	b.ok(os.Chtimes(note, then, then))
+	forgetOld(note)
+	if left, _ := filepath.Glob(filepath.Join(b.s.Root(), dirClones, "*", "*")); len(left) != 0 {
+		t.Errorf("an old note is still there: %v", left)
+	}
+}
+
+// TestWhatIsNoNote in a directory of notes is neither read nor waited for.
+func TestWhatIsNoNote(t *testing.T) {
+	b := newBed(t)
+	golden, ep := b.make("golden"), b.elsewhere("ep.delta")
+	b.ok(b.s.CloneDelta(golden, ep))
+	dir := filepath.Join(b.s.Root(), dirClones, pathKey(golden.Path))
+	huge := filepath.Join(dir, "huge")
+	b.ok(os.WriteFile(huge, nil, 0o600))
+	b.ok(os.Truncate(huge, 1<<40))
+	b.ok(os.Mkdir(filepath.Join(dir, "dir"), 0o700))
+	b.ok(os.Symlink("/dev/zero", filepath.Join(dir, "link")))
+	then := time.Now().Add(-2 * noteGrace)
+	b.ok(os.Chtimes(huge, then, then))
+	b.ok(b.s.ForgetGone())
+	if got := b.s.rememberedClones(golden.Path, true); !slices.Equal(got, []string{ep.Path}) {
+		t.Errorf("clones: %v", got)
+	}
+}
+
 // TestAChangeOfABaseSeesClonesMadeWhileItWaits: who makes a clone holds its
 // base's lock, and what waits for the lock looks for clones afterwards.
 func TestAChangeOfABaseSeesClonesMadeWhileItWaits(t *testing.T) {

@@ -63,16 +63,52 @@ func (s *Store) CloneDelta(base, clone Ref) error {
 // remember notes a clone, so that its base is not changed. A store that cannot
 // be written, or whose disk is full, goes without.
 func (s *Store) remember(base, clone string) {
-	dir, err := s.make(dirClones, pathKey(base))
+	elem, key := []string{dirClones, pathKey(base)}, pathKey(clone)
+	dir, err := s.make(elem...)
 	if err == nil {
-		key := pathKey(clone)
-		if err = os.WriteFile(filepath.Join(dir, key), []byte(clone), 0o600); strings.HasPrefix(key, sweepPrefix) {
-			forgetGone(dir)
+		err = writeNote(dir, key, clone)
+	}
+	if errors.Is(err, fs.ErrNotExist) { // Somebody has just removed the directory, which was empty.
+		if dir, err = s.make(elem...); err == nil {
+			err = writeNote(dir, key, clone)
 		}
 	}
 	if err != nil {
 		s.warn("remember that %s is a clone of %s: %v: nothing will stop a change of its base", clone, base, err)
 	}
+	if strings.HasPrefix(key, sweepPrefix) {
+		forgetGone(dir)
+	}
+}
+
+// writeNote writes a note in a file of its own, which takes the place of one that
+// forgetGone may be about to remove.
+func writeNote(dir, key, clone string) error {
+	f, err := os.CreateTemp(dir, key+"-")
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(clone)
+	if e := f.Close(); err == nil {
+		err = e
+	}
+	if err == nil {
+		err = os.Rename(f.Name(), filepath.Join(dir, key))
+	}
+	if err != nil {
+		os.Remove(f.Name())
+	}
+	return err
+}
+
+// readNote reads the path in a note. What is none is not waited for, nor read.
+func readNote(note string) (clone string, ok bool) {
+	fi, err := os.Lstat(note)
+	if err != nil || !fi.Mode().IsRegular() || fi.Size() > maxClonePath {
+		return "", false
+	}
+	path, err := os.ReadFile(note)
+	return string(path), err == nil && len(path) > 0
 }
 
 // pathKey is the name of a path's note: of the place that it leads to.
@@ -102,16 +138,12 @@ func (s *Store) rememberedClones(base string, alone bool) []string {
 	var clones []string
 	for _, n := range notes {
 		note := filepath.Join(dir, n.Name())
-		fi, err := os.Stat(note)
-		if err != nil || fi.Size() > maxClonePath {
+		path, ok := readNote(note)
+		if !ok {
 			continue
 		}
-		path, err := os.ReadFile(note)
-		if err != nil {
-			continue
-		}
-		if isCloneOf(string(path), base) {
-			clones = append(clones, string(path))
+		if isCloneOf(path, base) {
+			clones = append(clones, path)
 		} else if alone {
 			os.Remove(note)
 		}
@@ -138,26 +170,42 @@ func (s *Store) ForgetGone() error {
 // forgetGone removes the notes of a base's clones that are not there. A young one is
 // of a clone that may be about to be made.
 func forgetGone(dir string) {
-	old := func(e fs.DirEntry) bool {
-		fi, err := e.Info()
-		return err == nil && time.Since(fi.ModTime()) > noteGrace
-	}
 	notes, err := os.ReadDir(dir)
 	if err != nil {
 		return
 	}
-	if fi, err := os.Stat(dir); len(notes) == 0 && err == nil && old(fs.FileInfoToDirEntry(fi)) {
+	if len(notes) == 0 && isOld(dir) {
 		os.Remove(dir)
 	}
 	for _, n := range notes {
 		note := filepath.Join(dir, n.Name())
-		if !old(n) {
+		if !isOld(note) {
 			continue
 		}
-		if path, err := os.ReadFile(note); err == nil && isMissing(string(path)) {
-			os.Remove(note)
+		if path, ok := readNote(note); ok && isMissing(path) {
+			forgetOld(note)
 		}
 	}
+}
+
+// isOld says that a note, or a directory of them, is older than noteGrace.
+func isOld(path string) bool {
+	fi, err := os.Lstat(path)
+	return err == nil && time.Since(fi.ModTime()) > noteGrace
+}
+
+// forgetOld removes a note that was old when it was looked at. Another may have its
+// name by now, of a clone that is being made: that one comes back, and is a note
+// under its other name meanwhile.
+func forgetOld(note string) {
+	aside := note + "-old"
+	if os.Rename(note, aside) != nil {
+		return
+	}
+	if !isOld(aside) && os.Link(aside, note) != nil && isMissing(note) {
+		return // It stays a note as it is.
+	}
+	os.Remove(aside)
 }
 
 // Clones lists the good clones of a volume: those that this store knows of, and
