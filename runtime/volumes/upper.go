@@ -124,33 +124,33 @@ func (s *Store) makeEmpty(template Ref, sizeBytes int64) error {
 	if err != nil && !os.IsExist(err) {
 		return upperError(template, fmt.Errorf("make an empty volume of %d bytes: %w", sizeBytes, err))
 	}
-	return s.pruneEmpties(template)
+	s.pruneEmpties(template)
+	return nil
 }
 
 // pruneEmpties removes the oldest empty volumes above their number, but not the one
-// that was just made. Who has one open keeps it.
-func (s *Store) pruneEmpties(keep Ref) error {
+// that was just made. Who has one open keeps it. That one cannot be removed is no
+// reason to go without a writable layer.
+func (s *Store) pruneEmpties(keep Ref) {
 	dir := filepath.Dir(keep.Path)
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return upperError(keep, err)
+		s.warn("bound the empty volumes: %v", err)
 	}
 	var old []fs.FileInfo
 	for _, e := range entries {
 		fi, err := e.Info()
-		if err != nil || !strings.HasSuffix(e.Name(), convert.VolumeExt) || e.Name() == filepath.Base(keep.Path) {
-			continue // It has gone, or is somebody's who is making it.
+		if err != nil || !fi.Mode().IsRegular() || !strings.HasSuffix(e.Name(), convert.VolumeExt) || e.Name() == filepath.Base(keep.Path) {
+			continue // It has gone, is somebody's who is making it, or is none of ours.
 		}
 		old = append(old, fi)
 	}
 	slices.SortFunc(old, func(a, b fs.FileInfo) int { return a.ModTime().Compare(b.ModTime()) })
-	for len(old) >= maxEmpties {
-		if err := os.Remove(filepath.Join(dir, old[0].Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return upperError(keep, err)
+	for _, fi := range old[:max(0, len(old)+1-maxEmpties)] {
+		if err := os.Remove(filepath.Join(dir, fi.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			s.warn("bound the empty volumes: %v", err)
 		}
-		old = old[1:]
 	}
-	return nil
 }
 
 // upperError says what to do where there is no place for a writable layer.
