@@ -185,8 +185,9 @@ func (b *Broker) answer(r netwire.Request, result netwire.Result) {
 }
 
 // handOverHeld gives the sandbox a connection that the broker keeps: one that is
-// under the policy. Its descriptor is the table's from now on.
-func (b *Broker) handOverHeld(r netwire.Request, f *flow) {
+// under the policy. Its descriptor is the table's from now on. What may take its
+// time is left to wait.
+func (b *Broker) handOverHeld(r netwire.Request, f *flow) (wait func()) {
 	var why string
 	result := b.flows.add(r.ID, f, func() (allowed bool) {
 		allowed, why = b.allows(f)
@@ -198,11 +199,12 @@ func (b *Broker) handOverHeld(r netwire.Request, f *flow) {
 		b.handOver(r, f.fd, netwire.Held)
 	case netwire.Denied: // The policy has changed meanwhile.
 		unix.Close(f.fd)
-		b.tasks.Go(func() { b.deny(r, why) })
+		return func() { b.deny(r, why) }
 	default:
 		unix.Close(f.fd)
 		b.answer(r, result)
 	}
+	return nil
 }
 
 // handOver gives the sandbox the connection it asked for. The caller keeps its

@@ -95,12 +95,13 @@ func (b *Broker) open(r netwire.Request, f *flow, kind, proto int) (wait func())
 		if over, err = connected(fd); !over {
 			return func() {
 				fd, err := b.finish(fd)
-				b.opened(r, f, fd, err)
+				if wait := b.opened(r, f, fd, err); wait != nil {
+					wait()
+				}
 			}
 		}
 	}
-	b.opened(r, f, fd, err)
-	return nil
+	return b.opened(r, f, fd, err)
 }
 
 // connected says whether an attempt to connect is over, without waiting for it,
@@ -121,17 +122,17 @@ func connected(fd int) (over bool, err error) {
 }
 
 // opened answers with what came of an attempt. fd is negative if there is none
-// any more.
-func (b *Broker) opened(r netwire.Request, f *flow, fd int, err error) {
+// any more. What may take its time is left to wait.
+func (b *Broker) opened(r netwire.Request, f *flow, fd int, err error) (wait func()) {
 	if err == nil {
 		f.fd = fd
-		b.handOverHeld(r, f)
-		return
+		return b.handOverHeld(r, f)
 	}
 	if fd >= 0 {
 		unix.Close(fd)
 	}
 	b.answer(r, resultOf(err))
+	return nil
 }
 
 // finish waits for a connection under way. It returns another descriptor of it,

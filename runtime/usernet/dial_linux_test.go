@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -105,6 +106,32 @@ func TestSlowLogHoldsUpNobody(t *testing.T) {
 	if m, _ := s.receive(); m.ID != denied || m.Result != netwire.Denied {
 		t.Errorf("the denied one is answered with %+v", m)
 	}
+}
+
+// TestDeniedMeanwhileIsUnderWay: an attempt that a change of policy denies counts as
+// one until that is told, which bounds how many wait for the log.
+func TestDeniedMeanwhileIsUnderWay(t *testing.T) {
+	s := newSandbox(t, Options{}, loopbackRule)
+	s.b.Start()
+	address, serve := busyServer(t)
+	slow := s.request(address)
+	eventually(t, "an attempt is under way", func() bool { return len(s.b.slots) == 1 })
+	s.mu.Lock() // The log's.
+	s.b.SetPolicy(mustPolicy(t))
+	serve()
+	eventually(t, "the change is noticed", func() bool { kept, _ := s.b.Denials(); return len(kept) == 1 })
+	for range 10 {
+		if n := len(s.b.slots); n != 1 {
+			t.Errorf("%d attempts are under way while one is told to be denied", n)
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	s.mu.Unlock()
+	if m, _ := s.receive(); m.ID != slow || m.Result != netwire.Denied {
+		t.Errorf("it is answered with %+v", m)
+	}
+	eventually(t, "no attempt is under way", func() bool { return len(s.b.slots) == 0 })
 }
 
 // TestConnected: an attempt is over when it has succeeded and when it has failed,
