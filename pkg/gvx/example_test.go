@@ -27,7 +27,11 @@ import (
 func TestMain(m *testing.M) {
 	if os.Getenv("GVX_EXAMPLES") == "" {
 		flag.Parse()
-		if err := flag.Set("test.skip", "^Example"); err != nil {
+		skip := "^Example"
+		if also := flag.Lookup("test.skip").Value.String(); also != "" {
+			skip += "|" + also
+		}
+		if err := flag.Set("test.skip", skip); err != nil {
 			log.Fatal(err)
 		}
 	}

@@ -78,12 +78,12 @@ func (u *run) measureVolumes() {
 	}
 }
 
-// tellCompacted says what the compaction has changed, to a user who has asked for
-// the end: the volume is now ready to be cloned.
+// tellCompacted says what volumes take that were to be compacted, and what they took
+// when a user asked for the end.
 func (u *run) tellCompacted() {
 	for i, before := range u.diskBytes {
 		if after, err := u.volumes[i].DiskBytes(); err == nil && before > 0 {
-			u.warn("volume %s: %s on disk, %s before it was compacted", u.volumes[i].Title(),
+			u.warn("volume %s: %s on disk, %s before", u.volumes[i].Title(),
 				units.HumanSizeWithPrecision(float64(after), 3), units.HumanSizeWithPrecision(float64(before), 3))
 		}
 	}

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+//go:build unix
+
 // Bases and those who would change them, at the same moment; commits cut short.
 
 package volumes
