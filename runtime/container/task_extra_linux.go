@@ -89,6 +89,9 @@ func (x *taskExtras) open(f *os.File) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("preserve %s: %w", f.Name(), err)
 	}
+	if mode&unix.O_PATH != 0 {
+		return nil, api.Errorf(api.KindUnsupported, "preserve %s: it only names a file (O_PATH), and a guest would get one that is open: open it for reading or writing", f.Name())
+	}
 	mode &= unix.O_ACCMODE
 	kind := st.Mode & unix.S_IFMT
 	if kind == unix.S_IFIFO || kind == unix.S_IFCHR && harmlessDevice(f, &st) {
@@ -119,17 +122,20 @@ func (x *taskExtras) open(f *os.File) (*os.File, error) {
 	return files[1], nil
 }
 
-// harmlessDevice says whether a character device is one that a guest may hold: a
-// terminal, or /dev/null.
+// harmlessDevice says whether a character device is one that a guest may hold: /dev/null,
+// or a terminal by its own name. What /dev/tty and /dev/ptmx name is another terminal for
+// each who opens them, so that a terminal's primary side is none either.
 func harmlessDevice(f *os.File, st *unix.Stat_t) bool {
 	const memoryDevices, null = 1, 3
 	if unix.Major(st.Rdev) == memoryDevices && unix.Minor(st.Rdev) == null {
 		return true
 	}
-	return withFD(f, func(fd uintptr) error {
-		_, err := unix.IoctlGetTermios(int(fd), unix.TCGETS)
+	var terminal uint32
+	err := withFD(f, func(fd uintptr) (err error) {
+		terminal, err = unix.IoctlGetUint32(int(fd), unix.TIOCGDEV)
 		return err
-	}) == nil
+	})
+	return err == nil && uint64(terminal) == uint64(st.Rdev)
 }
 
 // files are the guest's.
