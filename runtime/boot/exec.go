@@ -162,7 +162,12 @@ func (x *execs) with(id string, f func(*execution) error) error {
 }
 
 // Exec implements controlv1.SandboxService.
-func (s *service) Exec(ctx context.Context, req *controlv1.ExecRequest) (*controlv1.ExecResponse, error) {
+func (s *service) Exec(ctx context.Context, req *controlv1.ExecRequest) (_ *controlv1.ExecResponse, err error) {
+	defer func() {
+		if err != nil {
+			s.sb.streams.drop(req.GetExec(), time.Time{})
+		}
+	}()
 	c, init, err := s.joinable(req.GetContainer())
 	if err != nil {
 		return nil, err

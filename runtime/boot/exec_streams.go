@@ -29,6 +29,9 @@ const (
 	// streamsPatience is how long an exec waits for its streams, which the
 	// client sent before; and how long a set waits for its exec.
 	streamsPatience = 5 * time.Second
+	// streamsStay is when a set goes at the latest: whoever has the other end of a
+	// pipe in it waits for that. A client that is held up may still come before.
+	streamsStay = time.Minute
 )
 
 // streamSets holds what has arrived.
@@ -113,7 +116,7 @@ func parseRights(rights []byte) streamSet {
 }
 
 // put keeps a set for its exec. Sets of clients that died in between go when
-// their time is up, or for want of room.
+// their time is up and another comes, or by themselves.
 func (s *streamSets) put(id string, set streamSet) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -131,8 +134,20 @@ func (s *streamSets) put(id string, set streamSet) {
 		return
 	}
 	s.arrived[id] = set
+	time.AfterFunc(streamsStay, func() { s.drop(id, set.at) })
 	close(s.changed)
 	s.changed = make(chan struct{})
+}
+
+// drop closes a set that nobody has asked for, if it arrived then; of the zero time,
+// whenever it did.
+func (s *streamSets) drop(id string, at time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if set, ok := s.arrived[id]; ok && (at.IsZero() || set.at.Equal(at)) {
+		set.close()
+		delete(s.arrived, id)
+	}
 }
 
 // takeStreams returns the streams of a process that were sent under an id. The

@@ -9,12 +9,14 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"z.gfire.dev/gvx/runtime/api"
 	"z.gfire.dev/gvx/runtime/control"
+	controlv1 "z.gfire.dev/gvx/runtime/control/v1"
 )
 
 // execID is an id of the right length.
@@ -109,6 +111,48 @@ func TestStreamsThatNobodyAsksFor(t *testing.T) {
 	}
 	set.close()
 	closed(t, "more than a process has", many)
+}
+
+// TestStreamsOfARefusedExec: a process that is not made leaves no stream open, for whose
+// end somebody may wait: at once if they are here, else when their time is up.
+func TestStreamsOfARefusedExec(t *testing.T) {
+	sb, send := streamsClient(t)
+	streams := send(execID(1), 3)
+	for arrived := false; !arrived; time.Sleep(time.Millisecond) {
+		sb.streams.mu.Lock()
+		_, arrived = sb.streams.arrived[execID(1)]
+		sb.streams.mu.Unlock()
+	}
+	if _, err := (&service{sb}).Exec(t.Context(), &controlv1.ExecRequest{Container: "none", Exec: execID(1)}); api.KindOf(err) != api.KindNotFound {
+		t.Errorf("exec in a container that there is none of: %v", err)
+	}
+	closed(t, "of a refused exec", streams)
+
+	synctest.Test(t, func(t *testing.T) {
+		sets := &streamSets{arrived: make(map[string]streamSet), changed: make(chan struct{})}
+		var ends []*os.File
+		put := func() {
+			given, ours := handedPipe(t, unix.O_NONBLOCK)
+			sets.put(execID(1), streamSet{fds: []int{given}, at: time.Now()})
+			ends = append(ends, ours)
+		}
+		put()
+		time.Sleep(streamsStay - time.Second)
+		put() // Again, under the same id: its time is its own.
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if len(sets.arrived) != 1 {
+			t.Errorf("%d sets are kept, want the second", len(sets.arrived))
+		}
+		time.Sleep(streamsStay)
+		synctest.Wait()
+		if len(sets.arrived) != 0 {
+			t.Error("a set is kept for ever")
+		}
+		for _, f := range ends {
+			closed(t, "that nobody asked for", f)
+		}
+	})
 }
 
 // TestStreamsOfOtherKinds: what the Sentry would treat as something else than a
