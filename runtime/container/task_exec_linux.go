@@ -101,8 +101,14 @@ func startProcess(ctx context.Context, c *control.Client, dir, container string,
 // run waits for the process' end.
 func (x *TaskProcess) run(p *api.Process) {
 	res, err := x.control.Exec(context.Background(), x.container, &control.Exec{ID: x.id, Process: *p})
-	x.streams.drain(func(string, ...any) {})
-	x.extras.drain(true, func(string, ...any) {})
+	if err != nil && !errors.Is(err, control.ErrClosed) {
+		// It never ran, and wrote nothing; the sandbox may have its ends a while longer.
+		x.streams.close()
+		x.extras.close()
+	} else {
+		x.streams.drain(func(string, ...any) {})
+		x.extras.drain(true, func(string, ...any) {})
+	}
 	if errors.Is(err, control.ErrClosed) {
 		// The container ended under it.
 		res.Exit, err = killedExit(), nil
