@@ -325,6 +325,45 @@ func TestExecBeforeTheStartInAPod(t *testing.T) {
 	sandbox.end()
 }
 
+// TestEndOfAPodWithAnUnstartedContainer: the first container's end, which brings volumes
+// to rest, waits for no process that was made for an exec and never started.
+func TestEndOfAPodWithAnUnstartedContainer(t *testing.T) {
+	reapOrphans(t)
+	first := newBundle(t, "rungv")
+	volume := filepath.Join(t.TempDir(), "v.ext4")
+	must(t, first, "volume", "create", "--size", "64m", volume)
+	first.Spec.Process.Args = []string{"sh", "-c", "trap 'exit 7' TERM; echo kept > /data/file; echo ready; while :; do sleep 0.1; done"}
+	first.Spec.Mounts = append(first.Spec.Mounts, specs.Mount{Destination: "/data", Type: "ext4", Source: volume})
+	sandbox, err := create(t, first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sandbox.start()
+	buf := make([]byte, len("ready\n"))
+	if err := sandbox.output.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := io.ReadFull(sandbox.output, buf); string(buf[:n]) != "ready\n" {
+		t.Fatalf("the first container wrote %q, %v", buf[:n], err)
+	}
+	b := joining(t, first, sandbox)
+	b.Spec.Process.Args = []string{"sleep", "600"}
+	c, err := create(t, b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	execDetached(t, b, c.id, "sleep", "601")
+	must(t, first, "kill", sandbox.id, "TERM")
+	if code := sandbox.exitCode(); code != 7 {
+		t.Errorf("the first container ended with %d, want 7", code)
+	}
+	if code := c.exitCode(); code != 137 {
+		t.Errorf("the one that was not started ended with %d, want 137", code)
+	}
+	must(t, b, "delete", c.id)
+	must(t, first, "delete", sandbox.id)
+}
+
 // TestExecInAPausedContainer: it is refused, with runc's code, or waits for the end of
 // the pause.
 func TestExecInAPausedContainer(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -61,12 +62,13 @@ type container struct {
 	// volumes are at rest.
 	createdCh, startedCh, exitedCh chan struct{}
 
-	// making is held by who makes the first process, and comes before sandbox.mu.
-	// first is that process, once it is made; firstErr says why it was not. No more
-	// is made of a container that is forgotten.
+	// making is held by who makes or starts the first process, and comes before
+	// sandbox.mu. first is that process, once it is made; firstErr says why it was not;
+	// begun, that it was started. No more is made of a container that is forgotten.
 	making    sync.Mutex
 	first     *kernel.ThreadGroup
 	firstErr  error
+	begun     bool
 	forgotten bool
 
 	// ns is nil before it is prepared and after its end.
@@ -159,7 +161,7 @@ func (sb *sandbox) startContainer(c *container) error {
 	sb.mu.Lock()
 	c.init = tg
 	sb.mu.Unlock()
-	sb.k.StartProcess(tg)
+	c.begin(sb.k.StartProcess)
 	sb.timeline.reached("guest started")
 	close(c.startedCh)
 	go sb.waitContainer(c)
@@ -179,6 +181,16 @@ func (sb *sandbox) makeProcess(c *container) (*kernel.ThreadGroup, error) {
 		c.first, c.firstErr = sb.createProcess(c)
 	}
 	return c.first, c.firstErr
+}
+
+// begin starts the first process, once, if there is one.
+func (c *container) begin(start func(*kernel.ThreadGroup)) {
+	c.making.Lock()
+	defer c.making.Unlock()
+	if c.first != nil && !c.begun {
+		c.begun = true
+		start(c.first)
+	}
 }
 
 // forget has no process made of a container any more, and returns the first one if
@@ -227,11 +239,24 @@ func (sb *sandbox) waitContainer(c *container) {
 	sb.k.Kill(linux.WaitStatusTerminationSignal(linux.SIGKILL))
 	if len(kept) > 0 {
 		// Who waits may open the volumes next.
+		sb.endUnstarted()
 		sb.k.WaitExited()
 		for _, k := range kept {
 			k.finishVolumes()
 		}
 		close(c.exitedCh)
+	}
+}
+
+// endUnstarted has the first processes of containers run that were made for additional
+// ones, and killed with the guest: the kernel waits for them, too, and they cannot end
+// unstarted.
+func (sb *sandbox) endUnstarted() {
+	sb.mu.Lock()
+	all := slices.Collect(maps.Values(sb.containers))
+	sb.mu.Unlock()
+	for _, c := range all {
+		c.begin(sb.k.StartProcess)
 	}
 }
 
@@ -473,7 +498,7 @@ func (sb *sandbox) discard(c *container) {
 	if first := c.forget(); first != nil {
 		// It sees the signal before its first instruction, and cannot end unstarted.
 		_ = sb.k.SendExternalSignalThreadGroup(first, &linux.SignalInfo{Signo: int32(linux.SIGKILL)})
-		sb.k.StartProcess(first)
+		c.begin(sb.k.StartProcess)
 		sb.killContainer(c)
 	}
 	sb.dropProcess(c)
