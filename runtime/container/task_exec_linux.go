@@ -106,7 +106,7 @@ func (x *TaskProcess) run(p *api.Process) {
 		x.streams.close()
 		x.extras.close()
 	} else {
-		x.streams.drain(func(string, ...any) {})
+		x.streams.drain(false, func(string, ...any) {})
 		x.extras.drain(true, func(string, ...any) {})
 	}
 	if errors.Is(err, control.ErrClosed) {

@@ -212,7 +212,8 @@ func (t *Task) end(exit api.ExitStatus, cause error) {
 		}
 		t.releaseNetwork()
 	}
-	t.streams.drain(t.note)
+	// In a sandbox that goes on, another container may have been handed its ends.
+	t.streams.drain(t.joined, t.note)
 	t.extras.drain(t.joined, t.note)
 	if t.gofer != nil {
 		t.gofer.End(endGrace)

@@ -175,12 +175,17 @@ func (s *taskStreams) closeGuest() {
 	s.guest = [3]*os.File{}
 }
 
-// drain waits for the last output of a guest that has ended.
-func (s *taskStreams) drain(warn func(string, ...any)) {
+// drain waits for the last output of a guest that has ended; with others that may have
+// its ends and go on, for what was written by now.
+func (s *taskStreams) drain(others bool, warn func(string, ...any)) {
 	if s == nil || s.relay == nil {
 		return
 	}
-	if err := s.relay.Drain(); err != nil {
+	end := s.relay.Drain
+	if others {
+		end = s.relay.Finish
+	}
+	if err := end(); err != nil {
 		warn("%v", err)
 	}
 	s.close()
