@@ -102,6 +102,7 @@ func TestGoferEnds(t *testing.T) {
 				switch victim {
 				case "gofer":
 					kill(gofer)
+					_ = g.cmd.Wait() // Its input ends later: the guest has no other reason to end.
 					if code := g.wait(); code != 125 {
 						t.Errorf("exit code %d", code)
 					}

@@ -336,6 +336,10 @@ func (u *run) supervise(ctx context.Context) (api.ExitStatus, error) {
 	for {
 		select {
 		case w := <-ended:
+			// A guest that has lost its files may end before its gofer's end is told.
+			if err := goferFailed(u.gofer, u.log); err != nil {
+				return u.withoutGofer(err)
+			}
 			return u.ended(w)
 		case sig := <-u.signals.c:
 			if exit, end := u.signal(sig); end {
@@ -347,15 +351,20 @@ func (u *run) supervise(ctx context.Context) (api.ExitStatus, error) {
 		case <-goferDone:
 			goferDone = nil
 			if err := goferFailed(u.gofer, u.log); err != nil {
-				u.process.Kill()
-				u.process.End(endGrace)
-				return api.ExitStatus{Code: exitOwnFailure, At: time.Now().UTC()}, err
+				return u.withoutGofer(err)
 			}
 		case <-detached:
 			detached = nil
 			u.warn("detach keys: nobody would look after the container: it goes on in the foreground")
 		}
 	}
+}
+
+// withoutGofer ends a sandbox whose gofer has failed.
+func (u *run) withoutGofer(cause error) (api.ExitStatus, error) {
+	u.process.Kill()
+	u.process.End(endGrace)
+	return api.ExitStatus{Code: exitOwnFailure, At: time.Now().UTC()}, cause
 }
 
 // ended ends the sandbox after its guest, and delivers its last output.
