@@ -23,9 +23,11 @@ const (
 type workers struct {
 	next chan func()
 	idle atomic.Int32
+	// patience is workerPatience, but for tests.
+	patience time.Duration
 }
 
-func newWorkers() *workers { return &workers{next: make(chan func())} }
+func newWorkers() *workers { return &workers{next: make(chan func()), patience: workerPatience} }
 
 // run runs f on a goroutine other than the caller's. It does not wait.
 func (w *workers) run(f func()) {
@@ -38,13 +40,13 @@ func (w *workers) run(f func()) {
 
 // work runs functions until enough others wait for them, or none comes.
 func (w *workers) work(f func()) {
-	patience := time.NewTimer(workerPatience)
+	patience := time.NewTimer(w.patience)
 	defer patience.Stop()
 	for f != nil {
 		f()
 		f = nil // What it held may go.
 		if w.idle.Add(1) <= maxIdleWorkers {
-			patience.Reset(workerPatience)
+			patience.Reset(w.patience)
 			select {
 			case f = <-w.next:
 			case <-patience.C:

@@ -5,12 +5,14 @@ package boot
 import (
 	"sync"
 	"testing"
+	"time"
 )
 
 // TestWorkers: what is run waits for nothing else that is; a goroutine that has
 // nothing to do is used again; few are kept, and none for long.
 func TestWorkers(t *testing.T) {
 	w := newWorkers()
+	w.patience = time.Hour // However busy the host is.
 	const many = 3 * maxIdleWorkers
 	var running, ended sync.WaitGroup
 	release := make(chan struct{})
@@ -44,5 +46,16 @@ func TestWorkers(t *testing.T) {
 	if used < rounds/2 {
 		t.Errorf("%d of %d were run by a goroutine that waited", used, rounds)
 	}
-	eventually(t, "none is left", func() bool { return w.idle.Load() == 0 })
+
+	// Nobody waits for long.
+	short := newWorkers()
+	short.patience = 0
+	ended.Add(1)
+	short.run(ended.Done)
+	ended.Wait()
+	eventually(t, "none is left", func() bool { return short.idle.Load() == 0 })
+	for range maxIdleWorkers { // Those of this test.
+		w.next <- nil
+	}
+	eventually(t, "those are gone", func() bool { return w.idle.Load() == 0 })
 }
