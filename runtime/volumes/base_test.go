@@ -135,6 +135,24 @@ func TestWhatIsNoNote(t *testing.T) {
 	}
 }
 
+// TestARemovedCloneLeavesNoNote, whose base stays as it was.
+func TestARemovedCloneLeavesNoNote(t *testing.T) {
+	b := newBed(t)
+	golden, one, two := b.make("golden"), b.elsewhere("one.delta"), b.elsewhere("two.delta")
+	b.ok(b.s.CloneDelta(golden, one))
+	b.ok(b.s.CloneDelta(golden, two))
+	for left, clone := range []Ref{two, one} {
+		_, err := b.s.Remove(clone)
+		b.ok(err)
+		if notes, _ := filepath.Glob(filepath.Join(b.s.Root(), dirClones, "*", "*")); len(notes) != 1-left {
+			t.Errorf("%d clones are left, and notes %q", 1-left, notes)
+		}
+	}
+	if dirs, _ := filepath.Glob(filepath.Join(b.s.Root(), dirClones, "*")); len(dirs) != 0 {
+		t.Errorf("directories of notes are left: %q", dirs)
+	}
+}
+
 // TestAChangeOfABaseSeesClonesMadeWhileItWaits: who makes a clone holds its
 // base's lock, and what waits for the lock looks for clones afterwards.
 func TestAChangeOfABaseSeesClonesMadeWhileItWaits(t *testing.T) {

@@ -111,6 +111,26 @@ func readNote(note string) (clone string, ok bool) {
 	return string(path), err == nil && len(path) > 0
 }
 
+// forgetClone removes the note of a clone that is there and will not be. It returns the
+// path of its base, "" if it has none.
+func (s *Store) forgetClone(clone string) (base string) {
+	f, err := device.OpenHost(clone, device.ReadOnly)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	if !delta.IsDelta(f) {
+		return ""
+	}
+	if base, err = delta.BaseOf(f, clone); err != nil {
+		return ""
+	}
+	dir := filepath.Join(s.root, dirClones, pathKey(base))
+	os.Remove(filepath.Join(dir, pathKey(clone)))
+	os.Remove(dir) // If it was the last.
+	return base
+}
+
 // pathKey is the name of a path's note: of the place that it leads to.
 func pathKey(path string) string {
 	if real, err := filepath.EvalSymlinks(path); err == nil {

@@ -166,7 +166,12 @@ func (s *Store) Remove(r Ref) (freed int64, err error) {
 	if clones := s.clones(r.Path, true); len(clones) > 0 { // Under the lock, which who makes one has too.
 		return 0, hasClones("remove volume", r, clones)
 	}
+	// The note goes first: behind the file's removal it may be that of a new clone.
+	base := s.forgetClone(r.Path)
 	if err := os.Remove(r.Path); err != nil {
+		if base != "" {
+			s.remember(base, r.Path)
+		}
 		return 0, s.volumeError("remove volume", r, err)
 	}
 	s.forget(r)
