@@ -154,7 +154,7 @@ func newNativeEngine(t *testing.T, h *testbed.Home) *nativeEngine {
 func (e *nativeEngine) life(t *testing.T) time.Duration {
 	t.Helper()
 	began := time.Now()
-	if err := engineclient.Run(t.Context(), "unix://"+e.socket, engineclient.True(image), nil); err != nil {
+	if err := engineclient.Run(t.Context(), "unix://"+e.socket, engineclient.True(image)); err != nil {
 		t.Fatal(err)
 	}
 	return time.Since(began)
@@ -179,7 +179,7 @@ func (e *nativeEngine) inside(t *testing.T, state string, do func(host string) e
 		Config:     &container.Config{Image: engineImage, Cmd: []string{"--tls=false", "--host=unix:///sockets/docker.sock"}, Env: []string{"DOCKER_TLS_CERTDIR="}},
 		HostConfig: &container.HostConfig{Privileged: true, Binds: []string{state + ":/var/lib/docker", sockets + ":/sockets"}},
 	}
-	err := engineclient.Run(t.Context(), "unix://"+e.socket, options, func() error {
+	err := engineclient.During(t.Context(), "unix://"+e.socket, options, func() error {
 		inner := &liveEngine{socket: socket, ended: e.ended, output: e.output}
 		inner.ready(t)
 		return do("unix://" + socket)
@@ -199,7 +199,7 @@ func (e *nativeEngine) episode(t *testing.T) time.Duration {
 		t.Fatalf("copy the golden state: %v: %s", err, out)
 	}
 	e.inside(t, state, func(host string) error {
-		return engineclient.Run(t.Context(), host, engineclient.True(image), nil)
+		return engineclient.Run(t.Context(), host, engineclient.True(image))
 	})
 	if err := os.RemoveAll(state); err != nil {
 		t.Fatal(err)

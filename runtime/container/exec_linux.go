@@ -42,7 +42,7 @@ type execution struct {
 // that it goes on without us. When this process ends first, so does that one.
 func (r *Runner) Exec(ctx context.Context, ref string, o ExecOptions) (res control.ExecResult, err error) {
 	rec, err := r.State.Get(ref)
-	if err == nil && (rec.Task == nil || rec.State != api.StateCreated) {
+	if err == nil && !takesExec(rec) {
 		rec, err = r.awaitRunning(ctx, ref)
 	}
 	if err != nil {

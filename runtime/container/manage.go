@@ -40,10 +40,13 @@ func (r *Runner) Dial(rec *state.Record) (*control.Client, error) {
 	return r.dialSandbox(rec)
 }
 
-// dialExec opens one for an additional process: a bundle's container takes them before
-// its start, too.
+// takesExec says whether a container that was not started takes additional processes:
+// a bundle's does.
+func takesExec(rec *state.Record) bool { return rec.Task != nil && rec.State == api.StateCreated }
+
+// dialExec opens a control connection for an additional process.
 func (r *Runner) dialExec(rec *state.Record) (*control.Client, error) {
-	if rec.Task != nil && rec.State == api.StateCreated {
+	if takesExec(rec) {
 		return r.dialSandbox(rec)
 	}
 	return r.Dial(rec)

@@ -83,7 +83,7 @@ func relayed(in, out, errs *os.File) (*taskStreams, error) {
 
 // donatable returns a description of its own of a stream that a guest may hold, or
 // nil where it may not: a regular file, whose offset the Sentry would take for its
-// own, or a socket.
+// own, a socket, or a device that is neither a terminal nor /dev/null.
 func donatable(f *os.File, input bool) (*os.File, error) {
 	mode := unix.O_WRONLY
 	if input {
@@ -100,10 +100,18 @@ func donatable(f *os.File, input bool) (*os.File, error) {
 	if err := fstat(f, &st); err != nil {
 		return nil, fmt.Errorf("standard stream %s: %w", f.Name(), err)
 	}
-	switch st.Mode & unix.S_IFMT {
-	case unix.S_IFIFO, unix.S_IFCHR:
-	default:
+	if kind := st.Mode & unix.S_IFMT; kind != unix.S_IFIFO && !(kind == unix.S_IFCHR && harmlessDevice(f, &st)) {
 		return nil, nil
+	}
+	var flags int
+	if err := withFD(f, func(fd uintptr) (err error) {
+		flags, err = unix.FcntlInt(fd, unix.F_GETFL, 0)
+		return err
+	}); err != nil {
+		return nil, fmt.Errorf("standard stream %s: %w", f.Name(), err)
+	}
+	if has := flags & unix.O_ACCMODE; flags&unix.O_PATH != 0 || has != mode && has != unix.O_RDWR {
+		return nil, nil // Opened anew it would allow more than the caller's does.
 	}
 	own, err := reopen(f, mode)
 	if err != nil {

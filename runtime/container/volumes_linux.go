@@ -61,8 +61,12 @@ func (u *run) addVolumes(cfg *launch.Config) (done func(), err error) {
 
 // nameVolume completes a mount with what is known of the volume once it is open.
 func nameVolume(m *api.Mount, o *volumes.Opened) {
-	m.Volume.Name, m.Volume.Compact = o.Title(), o.Plain() && !m.ReadOnly
+	m.Volume.Name, m.Volume.Compact = o.Title(), isCompacted(o, m.ReadOnly)
 }
+
+// isCompacted says whether a volume is compacted at a graceful end: one that is written
+// and that others may clone.
+func isCompacted(o *volumes.Opened, readOnly bool) bool { return o.Plain() && !readOnly }
 
 // measureVolumes notes what the volumes take that are compacted at the end, which
 // has been asked for.
@@ -72,7 +76,7 @@ func (u *run) measureVolumes() {
 	}
 	u.diskBytes = make([]int64, len(u.volumes))
 	for i, o := range u.volumes {
-		if n, err := o.DiskBytes(); err == nil && o.Plain() && !u.o.Volumes[i].ReadOnly {
+		if n, err := o.DiskBytes(); err == nil && isCompacted(o, u.o.Volumes[i].ReadOnly) {
 			u.diskBytes[i] = n
 		}
 	}

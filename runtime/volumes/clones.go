@@ -63,15 +63,17 @@ func (s *Store) CloneDelta(base, clone Ref) error {
 // remember notes a clone, so that its base is not changed. A store that cannot
 // be written, or whose disk is full, goes without.
 func (s *Store) remember(base, clone string) {
-	elem, key := []string{dirClones, pathKey(base)}, pathKey(clone)
-	dir, err := s.make(elem...)
-	if err == nil {
-		err = writeNote(dir, key, clone)
-	}
-	if errors.Is(err, fs.ErrNotExist) { // Somebody has just removed the directory, which was empty.
-		if dir, err = s.make(elem...); err == nil {
-			err = writeNote(dir, key, clone)
+	key := pathKey(clone)
+	note := func() (dir string, err error) {
+		if dir, err = s.make(dirClones, pathKey(base)); err == nil {
+			// In the place of one that forgetGone may be about to remove.
+			err = replaceFile(filepath.Join(dir, key), []byte(clone))
 		}
+		return dir, err
+	}
+	dir, err := note()
+	if errors.Is(err, fs.ErrNotExist) { // Somebody has just removed the directory, which was empty.
+		dir, err = note()
 	}
 	if err != nil {
 		s.warn("remember that %s is a clone of %s: %v: nothing will stop a change of its base", clone, base, err)
@@ -79,26 +81,6 @@ func (s *Store) remember(base, clone string) {
 	if strings.HasPrefix(key, sweepPrefix) {
 		forgetGone(dir)
 	}
-}
-
-// writeNote writes a note in a file of its own, which takes the place of one that
-// forgetGone may be about to remove.
-func writeNote(dir, key, clone string) error {
-	f, err := os.CreateTemp(dir, key+"-")
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteString(clone)
-	if e := f.Close(); err == nil {
-		err = e
-	}
-	if err == nil {
-		err = os.Rename(f.Name(), filepath.Join(dir, key))
-	}
-	if err != nil {
-		os.Remove(f.Name())
-	}
-	return err
 }
 
 // readNote reads the path in a note. What is none is not waited for, nor read.

@@ -44,12 +44,8 @@ func (s *Store) writeLabels(name string, labels map[string]string) error {
 	if err == nil && len(doc) > maxLabelsBytes {
 		return api.Errorf(api.KindLimit, "label volume %s: %d bytes of labels, at most %d", name, len(doc), maxLabelsBytes)
 	}
-	temp := s.labelsPath(name) + ".tmp"
 	if err == nil {
-		err = os.WriteFile(temp, doc, 0o600)
-	}
-	if err == nil {
-		err = os.Rename(temp, s.labelsPath(name))
+		err = replaceFile(s.labelsPath(name), doc)
 	}
 	if err != nil {
 		return hostError("label volume "+name, err)

@@ -66,6 +66,24 @@ func syncName(path string, durable bool) error {
 	return nil
 }
 
+// replaceFile gives a small file of the store a content, whole or not at all, in the
+// place of one that is there.
+func replaceFile(path string, content []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(path), tempPrefix+"*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name()) // It has no such name any more, if all went well.
+	_, err = f.Write(content)
+	if e := f.Close(); err == nil {
+		err = e
+	}
+	if err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}
+
 // newNamed is newFile with a name from the start.
 func newNamed(path string, durable bool, fill func(*os.File) error) error {
 	f, err := os.CreateTemp(filepath.Dir(path), tempPrefix+"*")

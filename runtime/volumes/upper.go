@@ -49,15 +49,12 @@ func (s *Store) OpenUpper(sizeBytes int64) ([]*os.File, error) {
 	// Whole blocks: the file's length is the volume's.
 	sizeBytes = max(sizeBytes-sizeBytes%delta.BlockSize, minUpperBytes)
 	template := Ref{Path: filepath.Join(s.root, dirEmpty, strconv.FormatInt(sizeBytes, 10)+convert.VolumeExt)}
-	// A second time, if somebody who makes many sizes has just removed it.
-	for again := true; ; again = false {
-		files, err := s.cloneEmpty(template)
-		if err == nil {
-			return files, nil
-		}
+	files, err := s.cloneEmpty(template)
+	// Twice: who makes many sizes may have just removed it.
+	for tries := 0; err != nil && tries < 2; tries++ {
 		if !isMissing(template.Path) {
 			if !isDamaged(template.Path) {
-				return nil, upperError(template, err)
+				break
 			}
 			// Sandboxes that have it keep it.
 			if err := os.Remove(template.Path); err != nil {
@@ -67,13 +64,12 @@ func (s *Store) OpenUpper(sizeBytes int64) ([]*os.File, error) {
 		if err := s.makeEmpty(template, sizeBytes); err != nil {
 			return nil, err
 		}
-		if files, err = s.cloneEmpty(template); err == nil {
-			return files, nil
-		}
-		if !again {
-			return nil, upperError(template, err)
-		}
+		files, err = s.cloneEmpty(template)
 	}
+	if err != nil {
+		return nil, upperError(template, err)
+	}
+	return files, nil
 }
 
 // cloneEmpty makes a delta on the empty volume.

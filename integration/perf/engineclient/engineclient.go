@@ -13,10 +13,38 @@ import (
 )
 
 // Run does what `docker run --rm` does, with the engine at host: it makes a container,
-// starts it, waits until it has ended with code 0, and removes it. doing, if not nil, is
-// called while the container runs, before it is waited for; then it is killed, and its
-// code says nothing.
-func Run(ctx context.Context, host string, options client.ContainerCreateOptions, doing func() error) (err error) {
+// starts it, waits until it has ended with code 0, and removes it.
+func Run(ctx context.Context, host string, options client.ContainerCreateOptions) error {
+	return with(ctx, host, options, func(c *client.Client, id string) error {
+		// Waited for from before the start on, as docker's own command does.
+		ended := c.ContainerWait(ctx, id, client.ContainerWaitOptions{Condition: container.WaitConditionNextExit})
+		if _, err := c.ContainerStart(ctx, id, client.ContainerStartOptions{}); err != nil {
+			return fmt.Errorf("start: %w", err)
+		}
+		select {
+		case end := <-ended.Result:
+			if end.StatusCode != 0 {
+				return fmt.Errorf("it ended with code %d", end.StatusCode)
+			}
+			return nil
+		case err := <-ended.Error:
+			return fmt.Errorf("wait: %w", err)
+		}
+	})
+}
+
+// During makes and starts a container, calls do while it runs, and kills and removes it.
+func During(ctx context.Context, host string, options client.ContainerCreateOptions, do func() error) error {
+	return with(ctx, host, options, func(c *client.Client, id string) error {
+		if _, err := c.ContainerStart(ctx, id, client.ContainerStartOptions{}); err != nil {
+			return fmt.Errorf("start: %w", err)
+		}
+		return do()
+	})
+}
+
+// with makes a container for do, and removes it, with what it runs.
+func with(ctx context.Context, host string, options client.ContainerCreateOptions, do func(c *client.Client, id string) error) (err error) {
 	c, err := client.New(client.WithHost(host))
 	if err != nil {
 		return err
@@ -31,26 +59,7 @@ func Run(ctx context.Context, host string, options client.ContainerCreateOptions
 			err = fmt.Errorf("remove: %w", removeErr)
 		}
 	}()
-	if doing != nil {
-		if _, err := c.ContainerStart(ctx, made.ID, client.ContainerStartOptions{}); err != nil {
-			return fmt.Errorf("start: %w", err)
-		}
-		return doing()
-	}
-	// Waited for from before the start on, as docker's own command does.
-	ended := c.ContainerWait(ctx, made.ID, client.ContainerWaitOptions{Condition: container.WaitConditionNextExit})
-	if _, err := c.ContainerStart(ctx, made.ID, client.ContainerStartOptions{}); err != nil {
-		return fmt.Errorf("start: %w", err)
-	}
-	select {
-	case end := <-ended.Result:
-		if end.StatusCode != 0 {
-			return fmt.Errorf("it ended with code %d", end.StatusCode)
-		}
-		return nil
-	case err := <-ended.Error:
-		return fmt.Errorf("wait: %w", err)
-	}
+	return do(c, made.ID)
 }
 
 // True is a container that does nothing, without a network.

@@ -80,7 +80,7 @@ func episode(rungv, engine, golden, image string) error {
 	if err != nil {
 		return err
 	}
-	if err := engineclient.Run(ctx, host, engineclient.True(image), nil); err != nil {
+	if err := engineclient.Run(ctx, host, engineclient.True(image)); err != nil {
 		return err
 	}
 	return sb.Close()
