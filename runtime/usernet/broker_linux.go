@@ -14,6 +14,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -121,10 +122,27 @@ func (b *Broker) Close() error {
 	for _, p := range b.ports {
 		problems = append(problems, p.close())
 	}
-	b.flows.closeAll()
-	b.tasks.Wait()
+	fds := b.flows.endAll()
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		for _, fd := range fds {
+			b.flows.letGo(fd)
+		}
+		b.tasks.Wait()
+	}()
+	select {
+	case <-closed:
+	case <-time.After(closePatience):
+		// All are ended; what lingers goes with this process.
+		problems = append(problems, errors.New("close the guest's connections: the sandbox has some linger"))
+	}
 	return errors.Join(problems...)
 }
+
+// closePatience bounds the wait for closes, which take no time but by a sandbox that
+// was taken over, and for attempts, which have been told to end.
+const closePatience = 5 * time.Second
 
 // serve reads requests until the sandbox hangs up: then it has no connections
 // any more.

@@ -44,6 +44,9 @@ type flow struct {
 // flows are the connections of a sandbox by the id of their request.
 type flows struct {
 	most int
+	// letGo closes a descriptor that the sandbox has had. It may take as long as the
+	// sandbox wants: it is never called with mu, which a change of policy needs.
+	letGo func(fd int)
 
 	mu     sync.Mutex
 	open   map[uint32]*flow
@@ -56,7 +59,7 @@ func newFlows() (*flows, error) {
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
 		return nil, err
 	}
-	return &flows{most: int(min(maxFlows, files.Cur/flowShare)), open: make(map[uint32]*flow)}, nil
+	return &flows{most: int(min(maxFlows, files.Cur/flowShare)), letGo: letGo, open: make(map[uint32]*flow)}, nil
 }
 
 // add enters a connection, whose descriptor belongs to the table from then on.
@@ -82,31 +85,32 @@ func (t *flows) add(id uint32, f *flow, allowed func() bool) netwire.Result {
 // handed says that the flow's descriptor has been sent, or could not be.
 func (t *flows) handed(f *flow) {
 	t.mu.Lock()
-	defer t.mu.Unlock()
 	f.handing = false
-	if f.over {
-		letGo(f.fd)
+	over := f.over
+	t.mu.Unlock()
+	if over {
+		t.letGo(f.fd)
 	}
 }
 
 // remove closes the broker's side of a connection, if it is there.
 func (t *flows) remove(id uint32, protocol netwire.Protocol) {
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	if f := t.open[id]; f != nil && f.protocol == protocol {
-		t.forget(id, f)
+	f := t.open[id]
+	mine := f != nil && f.protocol == protocol && t.forget(id, f)
+	t.mu.Unlock()
+	if mine {
+		t.letGo(f.fd)
 	}
 }
 
-// forget closes a connection, but not while its descriptor is being sent: a
-// sandbox that gives back what it has not got yet would be sent whatever has the
-// number next. The caller holds t.mu.
-func (t *flows) forget(id uint32, f *flow) {
+// forget takes a connection from the table, and says whether its descriptor is the
+// caller's to close: not while it is being sent. A sandbox that gives back what it has
+// not got yet would be sent whatever has the number next. The caller holds t.mu.
+func (t *flows) forget(id uint32, f *flow) bool {
 	delete(t.open, id)
 	f.over = true
-	if !f.handing {
-		letGo(f.fd)
-	}
+	return !f.handing
 }
 
 // letGo closes a descriptor that the sandbox has had.
@@ -116,9 +120,9 @@ func letGo(fd int) {
 }
 
 // neverLinger has the close of a connection that the sandbox has had not wait: it
-// would for as long as the socket is to linger, which is the sandbox's to set, and
-// with it whoever changes the policy and the launcher's end. An honest sandbox sets
-// no time, which makes the close a reset; that stays.
+// would for as long as the socket is to linger, which is the sandbox's to set. One that
+// sets it again at the right moment has its own requests wait, and nobody else. An
+// honest sandbox sets no time, which makes the close a reset; that stays.
 func neverLinger(fd int) {
 	if l, err := unix.GetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER); err == nil && l.Onoff != 0 && l.Linger != 0 {
 		_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{})
@@ -157,14 +161,24 @@ func (t *flows) list() []flow {
 	return all
 }
 
-// closeAll ends and closes everything, for good.
-func (t *flows) closeAll() {
+// endAll ends everything, for good. What it returns is to be closed.
+func (t *flows) endAll() (fds []int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.closed = true
 	for id, f := range t.open {
 		f.end()
-		t.forget(id, f)
+		if t.forget(id, f) {
+			fds = append(fds, f.fd)
+		}
+	}
+	return fds
+}
+
+// closeAll is endAll, and closes what that returns.
+func (t *flows) closeAll() {
+	for _, fd := range t.endAll() {
+		t.letGo(fd)
 	}
 }
 
