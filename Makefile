@@ -80,6 +80,7 @@ integration: testbed ## Tests against the real binary, real peers and real guest
 	$(GO) test -count=1 -p 1 -v -timeout $(INTEGRATION_TIMEOUT) ./integration/...
 
 nightly: testbed ## The long tests: whole suites; writes integration/RESULTS.md
+	.ci/apt wine64 gcc-mingw-w64-x86-64
 	GVX_NIGHTLY=1 $(GO) test -count=1 -p 1 -v -timeout 4h ./integration/...
 	$(MAKE) fuzz FUZZTIME=3m
 

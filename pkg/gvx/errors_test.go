@@ -47,3 +47,10 @@ func TestSandboxesSayThatTheyNeedLinux(t *testing.T) {
 		t.Errorf("%+v", err)
 	}
 }
+
+// TestOpenVolumeSaysWhatIsMissing, on every system: volumes need no Linux.
+func TestOpenVolumeSaysWhatIsMissing(t *testing.T) {
+	if _, err := OpenVolume("no/such/volume.ext4"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("%v", err)
+	}
+}

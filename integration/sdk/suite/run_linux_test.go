@@ -32,7 +32,7 @@ func TestRunGivesCodeAndOutput(t *testing.T) {
 	var out, errs bytes.Buffer
 	c := w.config(`echo "$A|$(pwd)|$(id -u)|$(hostname)"; cat; echo oops >&2; exit 3`)
 	c.Envv = []string{"A=two\nlines = \x01", "B="}
-	c.WorkingDir, c.User, c.Hostname = "/made/here", "1000:1000", "box"
+	c.WorkingDir, c.User, c.Hostname, c.Platform = "/made/here", "1000:1000", "box", gvx.PlatformSystrap
 	c.Stdin, c.Stdout, c.Stderr = strings.NewReader("input\n"), &out, &errs
 	sb := newSandbox(t, c)
 	code, err := sb.Run(t.Context())
@@ -43,6 +43,44 @@ func TestRunGivesCodeAndOutput(t *testing.T) {
 		t.Error(err)
 	}
 	left()
+}
+
+// TestRuntimeIsFound by the configuration, the environment and PATH, in this order; one
+// of another version is refused with what to do.
+func TestRuntimeIsFound(t *testing.T) {
+	w := setup(t)
+	dir := t.TempDir()
+	other := filepath.Join(dir, "other")
+	if err := os.WriteFile(other, []byte("#!/bin/sh\necho '{\"event\":\"hello\",\"protocol\":99,\"version\":\"9.9\"}' >&3; exec sleep 1000\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(w.binary, filepath.Join(dir, "rungv")); err != nil {
+		t.Fatal(err)
+	}
+	try := func(path string) error {
+		c := w.config("true")
+		c.RuntimePath = path
+		sb, err := gvx.New(t.Context(), c)
+		if err == nil {
+			err = sb.Close()
+		}
+		return err
+	}
+	t.Setenv("PATH", "/nothing")
+	if err := try(""); !errors.Is(err, gvx.ErrRuntime) {
+		t.Errorf("nowhere: %v", err)
+	}
+	t.Setenv("PATH", dir+":/usr/bin:/bin")
+	if err := try(""); err != nil {
+		t.Errorf("by PATH: %v", err)
+	}
+	t.Setenv("GVX_RUNGV", other)
+	if err := try(""); !errors.Is(err, gvx.ErrRuntime) || !strings.Contains(err.Error(), "version 99") || !strings.Contains(err.Error(), "update the older") {
+		t.Errorf("by the environment, another version: %v", err)
+	}
+	if err := try(w.binary); err != nil {
+		t.Errorf("by the configuration: %v", err)
+	}
 }
 
 // TestEntrypointIsReplaced by one of several words, or by none.

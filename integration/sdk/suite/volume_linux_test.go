@@ -13,8 +13,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"z.gfire.dev/gvx/pkg/gvx"
 )
@@ -205,6 +209,70 @@ func TestReflinkClones(t *testing.T) {
 	}
 	if err := v.Clone(t.Context(), golden, filepath.Join(dir, "elsewhere"), gvx.CloneReflink); !errors.Is(err, gvx.ErrUnsupported) {
 		t.Errorf("a reflink to another file system: %v", err)
+	}
+}
+
+// writtenTo is how many bytes have reached the block device that a directory is on.
+func writtenTo(t *testing.T, dir string) int64 {
+	t.Helper()
+	var st unix.Stat_t
+	if err := unix.Stat(dir, &st); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(fmt.Sprintf("/sys/dev/block/%d:%d/stat", unix.Major(st.Dev), unix.Minor(st.Dev)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const sectorsWritten, sectorBytes = 6, 512 // Documentation/block/stat.rst
+	n, err := strconv.ParseInt(strings.Fields(string(text))[sectorsWritten], 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n * sectorBytes
+}
+
+// TestFsyncIsAsDurableAsAsked: with DurabilityHost, what a guest has synced is on the
+// host's disk; with DurabilityProcess, and in ephemeral clones, nobody waits for that.
+func TestFsyncIsAsDurableAsAsked(t *testing.T) {
+	w := setup(t)
+	dir := os.Getenv(envReflinks)
+	if dir == "" {
+		t.Skip("package sdk makes a file system on a block device of its own")
+	}
+	const size = 16 << 20
+	golden := filepath.Join(dir, "synced-golden")
+	w.on(t, gvx.Mount{ImagePath: golden, SizeBytes: 128 << 20}, "true")
+	for name, test := range map[string]struct {
+		mount gvx.Mount
+		disk  bool
+	}{
+		"host":              {gvx.Mount{ImagePath: filepath.Join(dir, "synced-host"), SizeBytes: 128 << 20, Durability: gvx.DurabilityHost}, true},
+		"the default":       {gvx.Mount{ImagePath: filepath.Join(dir, "synced-default"), SizeBytes: 128 << 20}, true},
+		"process":           {gvx.Mount{ImagePath: filepath.Join(dir, "synced-process"), SizeBytes: 128 << 20, Durability: gvx.DurabilityProcess}, false},
+		"ephemeral":         {gvx.Mount{ImagePath: golden, Clone: gvx.CloneEphemeral}, false},
+		"ephemeral to host": {gvx.Mount{ImagePath: golden, Clone: gvx.CloneEphemeral, Durability: gvx.DurabilityHost}, true},
+	} {
+		test.mount.Kind, test.mount.GuestPath = gvx.MountVolume, "/v"
+		c := w.config("echo ready; read go; dd if=/dev/urandom of=/v/f bs=1M count=16 conv=fsync 2>/dev/null; echo synced; sleep 1000")
+		in, typed := io.Pipe()
+		out := &watched{}
+		c.Mounts, c.Stdin, c.Stdout = []gvx.Mount{test.mount}, in, out
+		sb := newSandbox(t, c)
+		if err := sb.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		out.await(t, "ready")
+		unix.Sync() // What was to be written before is none of it.
+		before := writtenTo(t, dir)
+		fmt.Fprintln(typed, "go")
+		out.await(t, "synced")
+		if n := writtenTo(t, dir) - before; n >= size != test.disk {
+			t.Errorf("%s: %d bytes are on the disk when %d were synced; want all: %v", name, n, size, test.disk)
+		}
+		typed.Close()
+		if err := sb.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
