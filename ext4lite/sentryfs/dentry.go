@@ -49,6 +49,9 @@ type dentry struct {
 	// unhashed says that no path leads here any more. Who sets it holds a
 	// reference.
 	unhashed atomic.Bool
+	// moved says that an overlay has renamed this directory, which its lower
+	// layers had at the old place: see Lowers.have.
+	moved atomic.Bool
 
 	// These are immutable.
 

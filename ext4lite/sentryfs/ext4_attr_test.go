@@ -210,30 +210,25 @@ func TestAVolumeThatFailsLeavesTheSandboxAlive(t *testing.T) {
 	path := newVolume(t)
 	w := mountExt4(t, path)
 	w.must(w.mkdir("/u"))
+	w.must(w.mkdir("/l"))
 	w.writeFile("/u/f", "x")
-	dir, err := w.vfs.GetDentryAt(w.ctx, w.creds, w.pop("/u", true), &vfs.GetDentryOptions{})
-	w.must(err)
-	mnt := w.vfs.NewDisconnectedMount(w.mnt.Filesystem(), dir.Dentry(), &vfs.MountOptions{})
-	dir.DecRef(w.ctx)
-	MarkUpper(mnt)
-	upper := vfs.MakeVirtualDentry(mnt, mnt.Root())
-	u := *w
-	u.root = upper
-	whiteout := func(name string) error {
-		return u.vfs.MknodAt(u.ctx, u.creds, u.pop(name, false), &vfs.MknodOptions{Mode: linux.S_IFCHR})
+	for _, name := range []string{"f", "g", "h"} {
+		w.writeFile("/l/"+name, "below")
 	}
-	// A rename leaves a whiteout, and making it once more is no error.
+	u, _, release := upperOf(w, "/u", "/l")
+	whiteout := func(name string) error { return u.whiteout("/", name) }
+	// A rename leaves a whiteout over what is below, and making it once more is no
+	// error.
 	w.must(u.rename("/f", "/g", 0))
 	if st, err := w.lstat("/u/f"); err != nil || st.Mode != linux.S_IFCHR || st.RdevMajor != 0 || st.RdevMinor != 0 {
 		t.Errorf("where a file was renamed away: mode %#o, %v", st.Mode, err)
 	}
 	w.must(whiteout("/f"))
-	w.wantErr("a whiteout over a file", whiteout("/g"), linuxerr.EEXIST)
 	w.wantErr("a whiteout by others", w.vfs.MknodAt(w.ctx, w.creds, w.pop("/u/f", false), &vfs.MknodOptions{Mode: linux.S_IFCHR}), linuxerr.EEXIST)
 	w.fs().w.(*ext4Volume).fs.Abandon() // as a failing host does
 	w.wantErr("unlink on a failed volume", u.unlink("/g"), linuxerr.EROFS)
 	w.must(whiteout("/h"))
 	w.must(u.vfs.SetXattrAt(u.ctx, u.creds, u.pop("/", true), &vfs.SetXattrOptions{Name: "trusted.overlay.opaque", Value: "y"}))
 	w.wantErr("a whiteout by others", w.vfs.MknodAt(w.ctx, w.creds, w.pop("/u/i", false), &vfs.MknodOptions{Mode: linux.S_IFCHR}), linuxerr.EROFS)
-	mnt.DecRef(w.ctx)
+	release()
 }

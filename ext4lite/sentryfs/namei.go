@@ -194,24 +194,20 @@ func (fs *filesystem) makeFile(ctx context.Context, rp *vfs.ResolvingPath, opts 
 }
 
 // makeWhiteout makes a whiteout for an overlay, whose path is a name in a
-// directory.
+// directory, if there is something to hide and nothing there that hides it.
 func (fs *filesystem) makeWhiteout(ctx context.Context, rp *vfs.ResolvingPath, opts *vfs.MknodOptions) error {
-	dir := startOf(rp)
-	final := rp.Final()
-	name := ""
-	if final {
-		name = rp.Component()
-	}
-	err := fs.makeFile(ctx, rp, opts)
-	if final && linuxerr.Equals(linuxerr.EEXIST, err) {
-		if child, lerr := dir.lookup(name); lerr == nil {
-			if child.inode.isWhiteout() {
-				err = nil
-			}
+	if rp.Final() {
+		dir, name := startOf(rp), rp.Component()
+		child, err := dir.lookup(name)
+		if err == nil {
 			child.DecRef(ctx)
+			return nil
+		}
+		if linuxerr.Equals(linuxerr.ENOENT, err) && !fs.below(rp.Mount()).have(ctx, rp.Mount(), dir, name) {
+			return nil
 		}
 	}
-	return fs.forgive(rp.Mount(), err)
+	return fs.forgive(rp.Mount(), fs.makeFile(ctx, rp, opts))
 }
 
 // SymlinkAt implements vfs.FilesystemImpl.

@@ -28,20 +28,40 @@ const (
 	netRaw = "\x01\x00\x00\x02\x00\x20\x00\x00" + "\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"
 )
 
+// enterMountNamespace gives w a mount namespace, with a tmpfs as its root: deleting
+// files by an overlay needs one to look for mount points in.
+func (w *world) enterMountNamespace() *vfs.MountNamespace {
+	w.t.Helper()
+	ns, err := w.vfs.NewMountNamespace(w.ctx, w.creds, "upper", "tmpfs", &vfs.MountOptions{
+		GetFilesystemOptions: vfs.GetFilesystemOptions{InternalMount: true},
+	}, nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.ctx = &mountNamespaceContext{w.ctx, ns}
+	return ns
+}
+
+// mountNamespaceContext gives out references on a mount namespace, as a task does.
+type mountNamespaceContext struct {
+	context.Context
+	ns *vfs.MountNamespace
+}
+
+func (c *mountNamespaceContext) Value(key any) any {
+	if key == vfs.CtxMountNamespace {
+		c.ns.IncRef()
+		return c.ns
+	}
+	return c.Context.Value(key)
+}
+
 // mountOverlay stacks images, the topmost first, under a tmpfs.
 func mountOverlay(t testing.TB, images ...[]file) (*world, []*filesystem) {
 	t.Helper()
 	var layers []*filesystem
 	w := newWorld(t)
-	// Deleting files needs a mount namespace to look for mount points in.
-	ns, err := w.vfs.NewMountNamespace(w.ctx, w.creds, "upper", "tmpfs", &vfs.MountOptions{
-		GetFilesystemOptions: vfs.GetFilesystemOptions{InternalMount: true},
-	}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.ctx = context.WithValue(w.ctx, vfs.CtxMountNamespace, ns)
-	ns.IncRef()
+	ns := w.enterMountNamespace()
 	upper := ns.Root(w.ctx).Mount()
 	opts := overlay.FilesystemOptions{UpperRoot: vfs.MakeVirtualDentry(upper, upper.Root())}
 	opts.UpperRoot.Dentry().IncRef()

@@ -58,13 +58,13 @@ func (fs *filesystem) RenameAt(ctx context.Context, rp *vfs.ResolvingPath, oldPa
 		return err
 	}
 	defer rp.Mount().EndWrite()
-	upper := fs.isUpper(rp.Mount())
-	if upper && opts.Flags&linux.RENAME_EXCHANGE == 0 {
+	oldDir, below := oldParent.Dentry().Impl().(*dentry), fs.below(rp.Mount())
+	if below != nil && opts.Flags&linux.RENAME_EXCHANGE == 0 && below.have(ctx, rp.Mount(), oldDir, oldName) {
 		opts.Flags |= linux.RENAME_WHITEOUT
 	}
 	r := &renaming{
-		fs: fs, upper: upper, creds: rp.Credentials(), flags: opts.Flags,
-		oldDir: oldParent.Dentry().Impl().(*dentry), newDir: newDir, oldName: oldName, newName: newName,
+		fs: fs, upper: below != nil, creds: rp.Credentials(), flags: opts.Flags,
+		oldDir: oldDir, newDir: newDir, oldName: oldName, newName: newName,
 	}
 	forget, err := r.run(ctx, rp.VirtualFilesystem(), opts.MustBeDir, rp.MustBeDir())
 	// Not before all locks are gone: see remove.
@@ -234,6 +234,12 @@ func (r *renaming) moveDentries(ctx context.Context) {
 		c.enter(r.dst)
 	case r.dst != nil:
 		r.dst.unhashed.Store(true)
+	}
+	if r.upper && r.flags != 0 { // a whiteout is left, or it is an exchange
+		r.src.moved.Store(true)
+		if r.exchanges() {
+			r.dst.moved.Store(true)
+		}
 	}
 	for _, up := range left {
 		if up != nil {

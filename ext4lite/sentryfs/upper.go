@@ -5,11 +5,16 @@
 package sentryfs
 
 import (
+	"slices"
+	"strings"
 	"sync"
 	"weak"
 
 	"gvisor.dev/gvisor/pkg/abi/linux"
+	"gvisor.dev/gvisor/pkg/context"
 	"gvisor.dev/gvisor/pkg/errors/linuxerr"
+	"gvisor.dev/gvisor/pkg/fspath"
+	"gvisor.dev/gvisor/pkg/sentry/kernel/auth"
 	"gvisor.dev/gvisor/pkg/sentry/vfs"
 )
 
@@ -23,7 +28,12 @@ import (
 //   - a rename leaves a whiteout in the same transaction, since the overlay puts
 //     one there next; so the two can neither be torn apart by a crash, nor can
 //     the second fail;
-//   - making a whiteout where there is one succeeds;
+//   - where no layer below has the name there is nothing to hide, and no whiteout
+//     is made, by a rename or else: the overlay asks for one after every rename,
+//     and an image made of such a layer would carry them all;
+//   - making a whiteout where there is one succeeds, and where there is a file: the
+//     overlay asks for one after a rename of one name of a file to another of its
+//     names, too, which changes nothing;
 //   - the last inodes of a volume are set aside for whiteouts;
 //   - once a volume has failed and takes no more changes, a whiteout and the
 //     mark of an opaque directory are reported made. The sandbox lives on to see
@@ -36,16 +46,25 @@ import (
 // overlays under way at once.
 const whiteoutInodes = 64
 
+// Lowers are the layers below an overlay's upper one, topmost first. They carry no
+// references: the overlay holds them for as long as it uses its upper layer.
+type Lowers struct {
+	VFS   *vfs.VirtualFilesystem
+	Creds *auth.Credentials // that may search all of them
+	Roots []vfs.VirtualDentry
+}
+
 // uppers are the mounts through which overlays use a file system as their upper
-// layer. They are not kept alive.
+// layer, with what is below. The mounts are not kept alive.
 type uppers struct {
 	mu sync.RWMutex
-	m  map[weak.Pointer[vfs.Mount]]struct{}
+	m  map[weak.Pointer[vfs.Mount]]*Lowers
 }
 
 // MarkUpper tells the file system of mnt, if it is one of this package, that an
-// overlay uses that mount as its upper layer. It must be used by nobody else.
-func MarkUpper(mnt *vfs.Mount) {
+// overlay uses that mount as its upper layer, above lowers. It must be used by
+// nobody else.
+func MarkUpper(mnt *vfs.Mount, lowers *Lowers) {
 	fs, ok := mnt.Filesystem().Impl().(*filesystem)
 	if !ok || fs.w == nil {
 		return
@@ -58,20 +77,64 @@ func MarkUpper(mnt *vfs.Mount) {
 		}
 	}
 	if fs.uppers.m == nil {
-		fs.uppers.m = make(map[weak.Pointer[vfs.Mount]]struct{})
+		fs.uppers.m = make(map[weak.Pointer[vfs.Mount]]*Lowers)
 	}
-	fs.uppers.m[weak.Make(mnt)] = struct{}{}
+	fs.uppers.m[weak.Make(mnt)] = lowers
 }
 
-// isUpper reports whether an overlay uses mnt as its upper layer.
-func (fs *filesystem) isUpper(mnt *vfs.Mount) bool {
+// below is what an overlay has below mnt, nil if mnt is no overlay's upper layer.
+func (fs *filesystem) below(mnt *vfs.Mount) *Lowers {
 	fs.uppers.mu.RLock()
 	defer fs.uppers.mu.RUnlock()
 	if len(fs.uppers.m) == 0 {
-		return false
+		return nil
 	}
-	_, ok := fs.uppers.m[weak.Make(mnt)]
-	return ok
+	return fs.uppers.m[weak.Make(mnt)]
+}
+
+// isUpper reports whether an overlay uses mnt as its upper layer.
+func (fs *filesystem) isUpper(mnt *vfs.Mount) bool { return fs.below(mnt) != nil }
+
+// have reports whether something is to be hidden at name in the directory dir of
+// the upper layer mnt. What is uncertain is to be hidden. No lock of the upper
+// layer's file system may be held: layers may share it.
+//
+// A directory that was merged and then renamed goes on to show, while the overlay
+// has it in its cache, what the lower layers have at its old place, opaque or not:
+// there, and below, everything is uncertain.
+func (l *Lowers) have(ctx context.Context, mnt *vfs.Mount, dir *dentry, name string) bool {
+	path, ok := dir.pathBelow(mnt.Root().Impl().(*dentry))
+	if !ok {
+		return true
+	}
+	at := fspath.Parse(strings.Join(append(path, name), "/"))
+	for _, root := range l.Roots {
+		st, err := l.VFS.StatAt(ctx, l.Creds, &vfs.PathOperation{Root: root, Start: root, Path: at}, &vfs.StatOptions{Mask: linux.STATX_TYPE})
+		switch {
+		case linuxerr.Equals(linuxerr.ENOENT, err), linuxerr.Equals(linuxerr.ENOTDIR, err):
+		case err == nil && st.Mode&linux.S_IFMT == linux.S_IFCHR && st.RdevMajor == 0 && st.RdevMinor == 0:
+			return false // What is below a whiteout is hidden already.
+		default:
+			return true
+		}
+	}
+	return false
+}
+
+// pathBelow are the names that lead from an ancestor, or from d itself, to d. It
+// reports false if d is not below it, or a directory on the way was moved.
+func (d *dentry) pathBelow(ancestor *dentry) ([]string, bool) {
+	d.fs.treeMu.RLock()
+	defer d.fs.treeMu.RUnlock()
+	var path []string
+	for ; d != ancestor; d = d.parent {
+		if d.parent == nil || d.moved.Load() {
+			return nil, false
+		}
+		path = append(path, d.name)
+	}
+	slices.Reverse(path)
+	return path, true
 }
 
 // isWhiteout reports whether the inode hides a name of lower layers.

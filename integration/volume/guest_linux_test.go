@@ -48,7 +48,7 @@ mount -t overlay o -o userxattr,lowerdir+=/v/l1,lowerdir+=/v/l2,upperdir=/v/u2,w
 touch m/d/new
 python3 -c 'import os; os.rename("/v/m/d/new", "/v/m/new2")'
 umount m
-[ -e u2/new2 ]
+[ -e u2/new2 ] && [ ! -e u2/d/new ] && [ -e u2/d ]
 ! mount -t overlay o -o lowerdir=/v/l1,upperdir=/v/u2,workdir=/v/w2,nosuch=1 m
 ! mount -t overlay o -o lowerdir=/v/l1,upperdir=/v/u2,workdir=/v/u2/w m
 ! mount -t overlay o -o lowerdir=/v/l1,upperdir=/proc/self,workdir=/v/w2 m
@@ -75,6 +75,12 @@ umount m
 for n in 1 2 3 4; do mkdir -p o/u$n o/w$n o/m$n; mount -t overlay o -o lowerdir=/usr:/v/l1,upperdir=/v/o/u$n,workdir=/v/o/w$n o/m$n; done
 for n in 1 2 3 4; do (for k in 1 2; do cp o/m$n/bin/env o/m$n/$k; mv o/m$n/$k o/m$n/bin/e$k; rm o/m$n/bin/e$k; done) & done; wait
 for n in 1 2 3 4; do umount o/m$n; done
+python3 -c '
+import os
+for dir in "/", "/v/":
+    open(dir + "one", "w").close(); os.link(dir + "one", dir + "two"); os.rename(dir + "one", dir + "two")
+    assert os.path.exists(dir + "one") and os.path.exists(dir + "two")
+'
 `
 
 func TestOverlaysOnAVolume(t *testing.T) {

@@ -232,6 +232,9 @@ func (l *overlayLayers) find(o *overlayOptions) error {
 		}
 		l.lowers = append(l.lowers, l.private(vd, true))
 	}
+	if o.upper != "" {
+		sentryfs.MarkUpper(l.upper.Mount(), &sentryfs.Lowers{VFS: l.vfs, Creds: l.creds, Roots: l.lowers})
+	}
 	return nil
 }
 
@@ -250,7 +253,6 @@ func (l *overlayLayers) findUpper(o *overlayOptions) error {
 		return linuxerr.EINVAL
 	}
 	l.upper = l.private(upper, upper.Mount().ReadOnly())
-	sentryfs.MarkUpper(l.upper.Mount())
 	// The gofer cannot set trusted attributes on the host.
 	o.userXattr = o.userXattr || format == "9p"
 

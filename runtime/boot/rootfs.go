@@ -4,6 +4,7 @@ package boot
 
 import (
 	"fmt"
+	"slices"
 
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/abi/linux"
@@ -118,7 +119,7 @@ func (m *mounter) rootMount() (*vfs.Mount, error) {
 	if err != nil {
 		return nil, err
 	}
-	upper, err := m.mountUpper(lowers[0])
+	upper, err := m.mountUpper(lowers)
 	if err != nil {
 		return nil, err
 	}
@@ -181,8 +182,8 @@ func (m *mounter) mountLayers() ([]vfs.VirtualDentry, error) {
 }
 
 // mountUpper makes the writable layer: the donated volume, or else memory. Its
-// root takes over the attributes of the layer below.
-func (m *mounter) mountUpper(lower vfs.VirtualDentry) (vfs.VirtualDentry, error) {
+// root takes over the attributes of the topmost layer below.
+func (m *mounter) mountUpper(lowers []vfs.VirtualDentry) (vfs.VirtualDentry, error) {
 	var mnt *vfs.Mount
 	var err error
 	if v := m.spec.Rootfs.Upper; v != nil {
@@ -193,10 +194,11 @@ func (m *mounter) mountUpper(lower vfs.VirtualDentry) (vfs.VirtualDentry, error)
 	if err != nil {
 		return vfs.VirtualDentry{}, err
 	}
+	sentryfs.MarkUpper(mnt, &sentryfs.Lowers{VFS: m.vfs, Creds: m.creds, Roots: slices.Clone(lowers)})
 	upper := vfs.MakeVirtualDentry(mnt, mnt.Root())
 
 	const mask = linux.STATX_UID | linux.STATX_GID | linux.STATX_MODE
-	st, err := m.vfs.StatAt(m.ctx, m.creds, pathAt(lower, "/"), &vfs.StatOptions{Mask: mask})
+	st, err := m.vfs.StatAt(m.ctx, m.creds, pathAt(lowers[0], "/"), &vfs.StatOptions{Mask: mask})
 	if err == nil {
 		err = m.vfs.SetStatAt(m.ctx, m.creds, pathAt(upper, "/"), &vfs.SetStatOptions{
 			Stat: linux.Statx{Mask: mask & st.Mask, UID: st.UID, GID: st.GID, Mode: st.Mode},
@@ -219,7 +221,6 @@ func (m *mounter) mountUpperVolume(v *api.Volume) (*vfs.Mount, error) {
 	if dir := m.spec.Rootfs.UpperDirectory; dir != "" {
 		return m.upperDirectory(mnt, dir)
 	}
-	sentryfs.MarkUpper(mnt)
 	lost := pathAt(vfs.MakeVirtualDentry(mnt, mnt.Root()), "/lost+found")
 	lost.FollowFinalSymlink = false
 	if err := m.vfs.RmdirAt(m.ctx, m.creds, lost); err != nil && !linuxerr.Equals(linuxerr.ENOENT, err) {

@@ -8,8 +8,6 @@ import (
 
 	"gvisor.dev/gvisor/pkg/errors/linuxerr"
 	"gvisor.dev/gvisor/pkg/sentry/vfs"
-
-	"z.gfire.dev/gvx/ext4lite/sentryfs"
 )
 
 // upperDirectory narrows the mount of a writable layer to a directory in it, which
@@ -40,6 +38,5 @@ func (m *mounter) upperDirectory(mnt *vfs.Mount, dir string) (*vfs.Mount, error)
 	if err != nil {
 		return nil, fmt.Errorf("mount directory %s of the writable layer: %w", dir, err)
 	}
-	sentryfs.MarkUpper(narrow)
 	return narrow, nil
 }

@@ -32,7 +32,7 @@ const (
 	minUpperBytes = 8 << 20
 	// upperBytesPerIno is how much of a small writable layer there is for each
 	// inode: programs of many small files are to run out of bytes first, and an
-	// overlay leaves a whiteout for each name that something was renamed from.
+	// overlay leaves a whiteout for each name of a lower layer that is removed.
 	upperBytesPerIno = 4096
 	smallUpperBytes  = 16 << 30
 	// maxEmpties bounds how many sizes have an empty volume, some 300 KB each on the
