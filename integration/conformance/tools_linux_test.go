@@ -75,7 +75,7 @@ func TestRuntimeTools(t *testing.T) {
 	if only := os.Getenv("GVX_CONFORMANCE"); only != "" {
 		programs = strings.Split(only, ",")
 	}
-	known := readKnown(t, filepath.Join("testdata", "runtime_tools_known.txt"))
+	known := testbed.KnownFailures(t, filepath.Join("testdata", "runtime_tools_known.txt"))
 	results := make(map[string]map[string]*outcome)
 	for _, runtime := range []string{"runc", "rungv"} {
 		binary := home.Binary
@@ -227,26 +227,4 @@ func compare(t *testing.T, known map[string]string, runc, rungv map[string]*outc
 			t.Errorf("the list of what is known has %q, which the suite has not", name)
 		}
 	}
-}
-
-// readKnown reads a list of names with their reasons behind a colon. A name with
-// "~" before it may also be all right.
-func readKnown(t *testing.T, file string) map[string]string {
-	data, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	known := make(map[string]string)
-	for line := range strings.Lines(string(data)) {
-		line = strings.TrimSpace(line)
-		if line == "" || line[0] == '#' {
-			continue
-		}
-		name, reason, ok := strings.Cut(line, ": ")
-		if !ok || reason == "" {
-			t.Fatalf("%s: %q has no reason", file, line)
-		}
-		known[name] = reason
-	}
-	return known
 }

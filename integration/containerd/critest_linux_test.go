@@ -65,33 +65,11 @@ func critest(t *testing.T, c *testbed.Containerd, handler string, args ...string
 	return passed, failed
 }
 
-// knownFailures are those of gvx, by name, each with its reason.
-func knownFailures(t *testing.T) map[string]string {
-	t.Helper()
-	data, err := os.ReadFile(filepath.Join("testdata", "critest_known.txt"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	known := map[string]string{}
-	for line := range strings.Lines(string(data)) {
-		line = strings.TrimSpace(line)
-		if line == "" || strings.HasPrefix(line, "#") {
-			continue
-		}
-		name, reason, ok := strings.Cut(line, ": ")
-		if !ok || reason == "" {
-			t.Fatalf("testdata/critest_known.txt: no reason: %s", line)
-		}
-		known[name] = reason
-	}
-	return known
-}
-
 // compareFailures wants what fails to be known and, in a whole run, what is known to
 // fail.
 func compareFailures(t *testing.T, passed int, failed []string) {
 	t.Helper()
-	known := knownFailures(t)
+	known := testbed.KnownFailures(t, filepath.Join("testdata", "critest_known.txt"))
 	t.Logf("gvx: %d passed, %d failed", passed, len(failed))
 	if passed == 0 {
 		t.Error("no test has passed")

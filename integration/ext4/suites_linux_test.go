@@ -194,7 +194,7 @@ func TestXfstests(t *testing.T) {
 	if suite == "" {
 		t.Skip("needs xfstests: set GVX_XFSTESTS to the folder it was built in")
 	}
-	known := knownFailures(t, "testdata/xfstests_known.txt")
+	known := testbed.KnownFailures(t, "testdata/xfstests_known.txt")
 	x := newXfstests(t, suite)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Hour)
 	defer cancel()
@@ -247,28 +247,6 @@ func words(output, mark string) []string {
 		}
 	}
 	return nil
-}
-
-// knownFailures reads lines of a test's name and the reason it fails for.
-func knownFailures(t *testing.T, file string) map[string]string {
-	t.Helper()
-	data, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	known := map[string]string{}
-	for line := range strings.Lines(string(data)) {
-		line = strings.TrimSpace(line)
-		if line == "" || strings.HasPrefix(line, "#") {
-			continue
-		}
-		name, reason, ok := strings.Cut(line, " ")
-		if !ok {
-			t.Fatalf("%s: %q has no reason", file, line)
-		}
-		known[name] = reason
-	}
-	return known
 }
 
 // xfstests is where a run of xfstests keeps its volumes and configuration.

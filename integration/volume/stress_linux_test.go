@@ -17,7 +17,12 @@ import (
 // to, into a directory for guests.
 func (b *bed) program(name string) (dir string) {
 	b.Helper()
-	path := testbed.Need(b.T, name)
+	return b.copyProgram(name, testbed.Need(b.T, name))
+}
+
+// copyProgram is program for one that lies anywhere.
+func (b *bed) copyProgram(name, path string) (dir string) {
+	b.Helper()
 	linked, err := exec.Command("ldd", path).Output()
 	if err != nil {
 		b.Fatalf("ldd %s: %v", path, err)
