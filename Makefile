@@ -71,7 +71,7 @@ cross: ## Compile for every platform: the client half for macOS and Windows too
 		GOOS=$${platform%/*} GOARCH=$${platform#*/} $(GO) build ./...; done
 
 testbed: ## Build the test peers and guest images that are missing
-	integration/testbed/testbed.sh get runc runsc seccomp-profile registry containerd cni cri-tools runtime-tools runc-tests kubernetes fsstress e2fsprogs-tests engine demo python full net dind dind-debian redis postgres
+	integration/testbed/testbed.sh get runc runsc seccomp-profile registry containerd containerd-tests cni cri-tools runtime-tools runc-tests kubernetes fsstress e2fsprogs-tests engine demo python full net dind dind-debian redis postgres
 
 # One package at a time: they share processors, and some measure.
 INTEGRATION_TIMEOUT ?= 45m

@@ -264,6 +264,27 @@ func TestJoinedUpdate(t *testing.T) {
 	}
 }
 
+// TestUpdateBeforeTheStart: limits that are changed before the program runs hold for
+// it, for the first container of a sandbox and for one that has joined.
+func TestUpdateBeforeTheStart(t *testing.T) {
+	_, second := newPod(t)
+	for name, b := range map[string]*testbed.Bundle{"first": newBundle(t, "rungv"), "joined": second} {
+		b.Spec.Process.Args = []string{"sh", "-c", loop}
+		c, err := create(t, b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		must(t, b, "update", "--pids-limit", "77", "--memory", "99999744", c.id)
+		c.start()
+		if got := must(t, b, "exec", c.id, "cat", "/sys/fs/cgroup/pids.max"); got != "77\n" {
+			t.Errorf("%s: pids.max is %q", name, got)
+		}
+		if got := must(t, b, "events", "--stats", c.id); !strings.Contains(got, `"limit":99999744`) {
+			t.Errorf("%s: %s", name, got)
+		}
+	}
+}
+
 // TestJoinedStreams: a container whose output goes to a file, through a pipe of
 // ours, joins as any other.
 func TestJoinedStreams(t *testing.T) {

@@ -67,6 +67,9 @@ func TestLife(t *testing.T) {
 		step := func(what string) { trail = append(trail, what+": "+status(t, b, c.id)) }
 		step("created")
 		note("created again", verb(t, b, "create", "--bundle", b.Dir, c.id))
+		note("updated before it started", verb(t, b, "update", "--memory", "100000000", "--pids-limit", "100", c.id))
+		note("asked for its processes before it started", verb(t, b, "ps", "--format", "json", c.id))
+		note("measured before it started", verb(t, b, "events", "--stats", c.id))
 		c.start()
 		step("started")
 		note("started again", verb(t, b, "start", c.id))

@@ -22,7 +22,7 @@ cache=${GVX_TESTBED:-${XDG_CACHE_HOME:-$HOME/.cache}/gvx-testbed}
 # shellcheck source=versions.env
 . "$here/versions.env"
 
-programs=(runc runsc registry containerd cni cri-tools runtime-tools runc-tests kubernetes seccomp-profile engine fsstress e2fsprogs-tests)
+programs=(runc runsc registry containerd containerd-tests cni cri-tools runtime-tools runc-tests kubernetes seccomp-profile engine fsstress e2fsprogs-tests)
 images=(demo python full net dind dind-debian redis postgres)
 
 die() { echo "testbed: $*" >&2; exit 1; }
@@ -52,7 +52,7 @@ key() {
 	runc) echo "$RUNC_VERSION-seccomp" ;;
 	runsc) gvisor_version ;;
 	registry) echo "$REGISTRY_VERSION" ;;
-	containerd) echo "$CONTAINERD_VERSION" ;;
+	containerd | containerd-tests) echo "$CONTAINERD_VERSION" ;;
 	cni) echo "$CNI_PLUGINS_VERSION" ;;
 	cri-tools) echo "$CRI_TOOLS_VERSION" ;;
 	runtime-tools) echo "$RUNTIME_TOOLS_VERSION" ;;
@@ -180,6 +180,9 @@ build() {
 		package=github.com/containerd/containerd/v2
 		go_install_all "$CONTAINERD_VERSION" "$out" "-X $package/version.Version=$CONTAINERD_VERSION" \
 			$package/cmd/containerd $package/cmd/ctr $package/cmd/containerd-shim-runc-v2 ;;
+	containerd-tests)
+		go_test_binary github.com/containerd/containerd/v2 "$CONTAINERD_VERSION" ./integration/client "$out.part" ''
+		mv "$out.part" "$out" ;;
 	cni)
 		package=github.com/containernetworking/plugins/plugins
 		go_install_all "$CNI_PLUGINS_VERSION" "$out" '' $package/main/bridge $package/main/loopback $package/main/ptp \

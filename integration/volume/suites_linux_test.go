@@ -3,6 +3,7 @@
 package volume
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"z.gfire.dev/gvx/integration/testbed"
 )
@@ -18,6 +20,9 @@ import (
 // Suites of others, run by a guest on its volume. No package of Debian has them:
 // the folders that they were built in are named by variables, as for the same
 // suites over the library alone (integration/ext4).
+
+// suiteTimeout bounds a whole suite.
+const suiteTimeout = 2 * time.Hour
 
 // TestPjdfstestInTheGuest runs pjdfstest whole, of GVX_PJDFSTEST, as the guest's
 // root. What fails is listed, each with its reason.
@@ -38,7 +43,10 @@ func TestPjdfstestInTheGuest(t *testing.T) {
 		}
 		t.Run(name, func(t *testing.T) {
 			volume := map[string]string{"volume": "v.ext4", "clone": "golden.ext4"}[name]
-			r := b.sh("mkdir /v/t && cd /v/t && exec prove -r /suite/tests 2>&1", "--privileged", "-v", suite+":/suite:ro", "--mount", b.mount(volume, flags...))
+			ctx, cancel := context.WithTimeout(t.Context(), suiteTimeout)
+			defer cancel()
+			r := testbed.Run(t, b.h.Command(ctx, "run", "--rm", "--network", "none", "--privileged", "-v", suite+":/suite:ro", "--mount", b.mount(volume, flags...),
+				b.image, "sh", "-c", "mkdir /v/t && cd /v/t && exec prove -r /suite/tests 2>&1"), nil)
 			failed, ran := pjdfstestFailures(r.Stdout)
 			if ran == 0 {
 				t.Fatalf("pjdfstest ran nothing: %v", r)
@@ -137,7 +145,7 @@ func TestFsxInTheGuest(t *testing.T) {
 	}
 	operations, seeds := 20000, 2
 	if testbed.Nightly() {
-		operations, seeds = 200000, 8
+		operations, seeds = 100000, 4
 	}
 	b := newBed(t)
 	tools := b.copyProgram("fsx", filepath.Join(suite, "ltp", "fsx"))

@@ -80,21 +80,26 @@ func (s *service) running(id string) (*container, *kernel.ThreadGroup, error) {
 	return c, c.init, nil
 }
 
-// joinable returns a container that an additional process can be in, one that could be
-// started too, and its first process.
-func (s *service) joinable(id string) (*container, *kernel.ThreadGroup, error) {
+// created returns a container that runs, or could be started.
+func (s *service) created(id string) (*container, error) {
 	c, err := s.sb.container(id)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	select {
 	case <-c.createdCh:
 	default:
-		return nil, nil, errNotStarted
+		return nil, errNotStarted
 	}
 	s.sb.mu.Lock()
-	err = c.err
-	s.sb.mu.Unlock()
+	defer s.sb.mu.Unlock()
+	return c, c.err
+}
+
+// joinable returns a container that an additional process can be in, one that could be
+// started too, and its first process.
+func (s *service) joinable(id string) (*container, *kernel.ThreadGroup, error) {
+	c, err := s.created(id)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -266,7 +271,7 @@ func (s *service) Resize(_ context.Context, req *controlv1.ResizeRequest) (*cont
 
 // Stats implements controlv1.SandboxService.
 func (s *service) Stats(_ context.Context, req *controlv1.StatsRequest) (*controlv1.StatsResponse, error) {
-	c, _, err := s.running(req.GetContainer())
+	c, err := s.created(req.GetContainer())
 	if err != nil {
 		return nil, err
 	}
@@ -325,7 +330,7 @@ func heapBytes() uint64 {
 
 // Processes implements controlv1.SandboxService.
 func (s *service) Processes(_ context.Context, req *controlv1.ProcessesRequest) (*controlv1.ProcessesResponse, error) {
-	if _, _, err := s.running(req.GetContainer()); err != nil {
+	if _, err := s.created(req.GetContainer()); err != nil {
 		return nil, err
 	}
 	pidns := s.sb.k.RootPIDNamespace()

@@ -66,7 +66,7 @@ func (s *service) Resume(_ context.Context, req *controlv1.ResumeRequest) (*cont
 
 // Update implements controlv1.SandboxService.
 func (s *service) Update(_ context.Context, req *controlv1.UpdateRequest) (*controlv1.UpdateResponse, error) {
-	c, _, err := s.running(req.GetContainer())
+	c, err := s.created(req.GetContainer())
 	if err != nil {
 		return nil, err
 	}
@@ -93,9 +93,11 @@ func (s *service) Update(_ context.Context, req *controlv1.UpdateRequest) (*cont
 		sb.pids.Store(uint64(*n))
 	}
 	if n := req.MemoryBytes; n != nil {
+		sb.memory.initial.Do(func() {})
 		sb.limitMemory(uint64(*n))
 	}
 	if n := req.CpuMillis; n != nil {
+		sb.cpu.initial.Do(func() {})
 		sb.limitCPU(*n)
 	}
 	return &controlv1.UpdateResponse{}, nil

@@ -67,7 +67,7 @@ func (r *Runner) Exec(ctx context.Context, ref string, o ExecOptions) (res contr
 	}
 	defer e.extras.close()
 	p.ExtraFDs = e.extras.names()
-	if e.control, err = r.dialExec(rec); err != nil {
+	if e.control, err = r.dialMade(rec); err != nil {
 		return res, err
 	}
 	defer e.control.Close()

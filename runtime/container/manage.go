@@ -44,8 +44,9 @@ func (r *Runner) Dial(rec *state.Record) (*control.Client, error) {
 // a bundle's does.
 func takesExec(rec *state.Record) bool { return rec.Task != nil && rec.State == api.StateCreated }
 
-// dialExec opens a control connection for an additional process.
-func (r *Runner) dialExec(rec *state.Record) (*control.Client, error) {
+// dialMade opens a control connection to a container that runs, or that takes
+// additional processes before it does.
+func (r *Runner) dialMade(rec *state.Record) (*control.Client, error) {
 	if takesExec(rec) {
 		return r.dialSandbox(rec)
 	}
@@ -103,11 +104,16 @@ func (r *Runner) awaitRunning(ctx context.Context, ref string) (*state.Record, e
 
 // call runs f with a control connection to a running container.
 func (r *Runner) call(ctx context.Context, ref string, f func(context.Context, *control.Client, *state.Record) error) error {
+	return r.callBy(ctx, r.Dial, ref, f)
+}
+
+// callBy is call with a connection by dial.
+func (r *Runner) callBy(ctx context.Context, dial func(*state.Record) (*control.Client, error), ref string, f func(context.Context, *control.Client, *state.Record) error) error {
 	rec, err := r.State.Get(ref)
 	if err != nil {
 		return err
 	}
-	c, err := r.Dial(rec)
+	c, err := dial(rec)
 	if err != nil {
 		return err
 	}
@@ -147,11 +153,11 @@ func (r *Runner) Signal(ctx context.Context, ref string, signal int) error {
 	return nil
 }
 
-// Stats returns what a container uses now.
+// Stats returns what a container uses now, a bundle's also before it is started.
 func (r *Runner) Stats(ctx context.Context, ref string) (*state.Record, control.Stats, error) {
 	var record *state.Record
 	var stats control.Stats
-	err := r.call(ctx, ref, func(ctx context.Context, c *control.Client, rec *state.Record) (err error) {
+	err := r.callBy(ctx, r.dialMade, ref, func(ctx context.Context, c *control.Client, rec *state.Record) (err error) {
 		record = rec
 		stats, err = c.Stats(ctx, rec.ID)
 		return err

@@ -206,7 +206,7 @@ func (r *Runner) superviseExec(ctx context.Context, gone <-chan struct{}, x *Tas
 	if err := joinCgroup(rec, x.Cgroups, r.debugf); err != nil {
 		return exit, err
 	}
-	c, err := r.dialExec(rec)
+	c, err := r.dialMade(rec)
 	if err != nil {
 		return exit, err
 	}

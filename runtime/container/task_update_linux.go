@@ -43,10 +43,10 @@ func (r *Runner) UpdateTask(ctx context.Context, ref string, res *specs.LinuxRes
 		}
 	}
 	limits := taskLimits(res)
-	if limits == (control.Limits{}) || rec.State != api.StateRunning {
+	if limits == (control.Limits{}) {
 		return nil
 	}
-	return r.call(ctx, rec.ID, func(ctx context.Context, c *control.Client, rec *state.Record) error {
+	return r.callBy(ctx, r.dialMade, rec.ID, func(ctx context.Context, c *control.Client, rec *state.Record) error {
 		return c.Update(ctx, rec.ID, limits)
 	})
 }

@@ -49,6 +49,26 @@ func TestGroupsInUse(t *testing.T) {
 	}
 }
 
+// TestJoin: any process goes into a group that exists, and is told of one that does not.
+func TestJoin(t *testing.T) {
+	path := fmt.Sprintf("/gvx-test-join-%d", os.Getpid())
+	cmd := sleeper(t)
+	if err := Join(path, cmd.Process.Pid); api.KindOf(err) != api.KindNotFound {
+		t.Errorf("a group that does not exist: %v", err)
+	}
+	c := made(t, Placement{Path: path, ID: "c"}, nil)
+	defer func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}()
+	if err := Join(strings.TrimPrefix(path, "/"), cmd.Process.Pid); err != nil {
+		t.Fatal(err)
+	}
+	if pids, err := c.Processes(); err != nil || len(pids) != 1 || pids[0] != cmd.Process.Pid {
+		t.Errorf("the group's processes are %v, %v; want %d", pids, err, cmd.Process.Pid)
+	}
+}
+
 // TestAddBelow: a process goes into the group below that is named, and into none that
 // is not below or not there.
 func TestAddBelow(t *testing.T) {

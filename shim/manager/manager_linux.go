@@ -24,6 +24,7 @@ import (
 
 	bootapi "github.com/containerd/containerd/api/runtime/bootstrap/v1"
 	"github.com/containerd/containerd/api/types"
+	runcoptions "github.com/containerd/containerd/api/types/runc/options"
 	runtimeoptions "github.com/containerd/containerd/api/types/runtimeoptions/v1"
 	"github.com/containerd/containerd/v2/defaults"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
@@ -34,6 +35,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"z.gfire.dev/gvx/runtime/hostcgroup"
 	"z.gfire.dev/gvx/shim/options"
 	"z.gfire.dev/gvx/shim/task"
 )
@@ -196,11 +198,34 @@ func serve(ctx context.Context, params *bootapi.BootstrapParams, socket *net.Uni
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start the shim's server: %w", err)
 	}
+	if err := joinCgroup(params, cmd.Process.Pid); err != nil {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		return err
+	}
 	if err := shim.AdjustOOMScore(cmd.Process.Pid); err != nil {
 		// The host may not let anyone: worse to run nothing.
 		log.G(ctx).WithError(err).Warn("the shim's OOM score stays as it is")
 	}
 	return cmd.Process.Release()
+}
+
+// joinCgroup moves the server into the cgroup that a client wants it in. Sandboxes have
+// theirs beside it.
+func joinCgroup(params *bootapi.BootstrapParams, pid int) error {
+	var client runcoptions.Options
+	found, err := params.FindExtension(&client)
+	if err != nil {
+		return fmt.Errorf("read runtime options: %w", err)
+	}
+	path := client.GetShimCgroup()
+	if !found || path == "" {
+		return nil
+	}
+	if err := hostcgroup.Join(path, pid); err != nil {
+		return fmt.Errorf("move the shim to cgroup %s: %w", path, err)
+	}
+	return nil
 }
 
 // Stop cleans up after a server that is gone, and tells how the container ended.

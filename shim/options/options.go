@@ -114,8 +114,9 @@ func Parse(typeURL string, value []byte) (Options, error) {
 
 // clientFields are what containerd's client puts into runc's options for a runtime
 // without any: where the sandbox API is served, which the daemon has taken from
-// there, and who owns the streams, which is nobody here.
-var clientFields = []protoreflect.Name{"task_api_address", "task_api_version", "io_uid", "io_gid"}
+// there, who owns the streams, which is nobody here, and the shim's cgroup, which the
+// shim's start has put it into.
+var clientFields = []protoreflect.Name{"task_api_address", "task_api_version", "io_uid", "io_gid", "shim_cgroup"}
 
 // onlyClients says whether options are runc's and hold nothing but that.
 func onlyClients(name string, value []byte) (bool, error) {

@@ -102,6 +102,7 @@ func TestWhatAClientAdds(t *testing.T) {
 		//lint:ignore SA1019 Deprecated, and what containerd sends.
 		"whom to ask":       {&runcoptions.Options{TaskApiAddress: "ttrpc+unix:///x", TaskApiVersion: 3}, ""},
 		"owners of streams": {&runcoptions.Options{IoUid: 7, IoGid: 8}, ""},
+		"the shim's cgroup": {&runcoptions.Options{ShimCgroup: "/shims"}, ""},
 		"runc's own":        {&runcoptions.Options{IoUid: 7, BinaryName: "/usr/bin/runc"}, api.KindInvalid},
 	} {
 		data, err := proto.Marshal(test.o)
