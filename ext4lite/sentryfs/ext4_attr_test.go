@@ -88,6 +88,26 @@ func TestAttributesFollowLinux(t *testing.T) {
 		t.Errorf("mode %#o after root wrote a set-ID file", st.Mode)
 	}
 
+	for _, kind := range []linux.FileMode{linux.S_IFREG, linux.S_IFBLK, linux.S_IFCHR, linux.S_IFIFO, linux.S_IFSOCK, linux.S_IFDIR} {
+		want := uint16(0o555)
+		if kind == linux.S_IFDIR {
+			want = 0o6555
+			w.must(w.mkdir("/n"))
+		} else {
+			w.must(w.vfs.MknodAt(w.ctx, w.creds, w.pop("/n", false), &vfs.MknodOptions{Mode: kind | 0o644, DevMajor: 1, DevMinor: 3}))
+		}
+		w.chmod("/n", 0o6555)
+		w.must(w.vfs.SetStatAt(w.ctx, w.creds, w.pop("/n", true), &vfs.SetStatOptions{Stat: linux.Statx{Mask: linux.STATX_GID, GID: 7}, ClearPrivs: true}))
+		if st := w.mustStat("/n"); st.Mode&0o7777 != want || st.Mode&linux.S_IFMT != uint16(kind) {
+			t.Errorf("mode %#o of kind %#o after its owner gave it to another group, want %#o", st.Mode, kind, want)
+		}
+		if kind == linux.S_IFDIR {
+			w.must(w.rmdir("/n"))
+		} else {
+			w.must(w.unlink("/n"))
+		}
+	}
+
 	// New files in a directory with set-group-ID have its group.
 	w.must(w.mkdir("/g"))
 	w.chown("/g", 1000)

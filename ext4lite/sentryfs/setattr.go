@@ -78,7 +78,7 @@ func (i *inode) setAttr(st *linux.Statx, clearPrivileges bool) error {
 		}
 	}
 	if clearPrivileges {
-		mode = linux.FileMode(vfs.ClearSUIDAndSGID(uint32(mode)))
+		mode = withoutPrivileges(mode)
 	}
 	if st.Mask&linux.STATX_MODE != 0 || mode != a.mode {
 		perm := uint16(mode &^ linux.S_IFMT)
@@ -109,6 +109,17 @@ func (i *inode) setAttr(st *linux.Statx, clearPrivileges bool) error {
 	return nil
 }
 
+// withoutPrivileges takes set-user-ID, and set-group-ID where the group may execute,
+// from the mode of anything but a directory. gVisor takes block devices and sockets
+// for directories: all else is a regular file for it here.
+func withoutPrivileges(mode linux.FileMode) linux.FileMode {
+	if mode.FileType() == linux.S_IFDIR {
+		return mode
+	}
+	bits := mode &^ linux.S_IFMT
+	return mode.FileType() | linux.FileMode(vfs.ClearSUIDAndSGID(uint32(linux.S_IFREG|bits)))&^linux.S_IFMT
+}
+
 // stamp resolves UTIME_NOW.
 func (fs *filesystem) stamp(t linux.StatxTimestamp) *linux.StatxTimestamp {
 	if t.Nsec == linux.UTIME_NOW {
@@ -122,7 +133,7 @@ func (fs *filesystem) stamp(t linux.StatxTimestamp) *linux.StatxTimestamp {
 func (i *inode) dropPrivileges(ctx context.Context) {
 	a := i.access.Load()
 	capable := i.mayHaveXattr(linux.XATTR_SECURITY_CAPABILITY)
-	mode := linux.FileMode(vfs.ClearSUIDAndSGID(uint32(a.mode)))
+	mode := withoutPrivileges(a.mode)
 	if mode != a.mode && auth.CredentialsFromContext(ctx).HasCapabilityOnFile(linux.CAP_FSETID, a.kuid(), a.kgid()) {
 		mode = a.mode
 	}

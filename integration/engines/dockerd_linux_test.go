@@ -5,6 +5,7 @@ package engines
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,27 +19,77 @@ import (
 
 // dockerd is an engine of the host's, with rungv among its runtimes.
 type dockerd struct {
-	dir, socket, bin string
+	dir, socket string
+	// client is its docker program, run with env.
+	client string
+	env    []string
 	// runtime is the name of the one that containers get.
 	runtime string
-	cmd     *exec.Cmd
-	log     *os.File
+	// subnet is that of the network "net".
+	subnet string
+	cmd    *exec.Cmd
+	log    *os.File
 }
 
-func newDockerd(t *testing.T, rungv string) *dockerd {
+// engineFiles is where the programs of an engine are.
+type engineFiles struct {
+	daemon, client string
+	path           []string
+	plugins        string
+}
+
+// newestEngine is the newest engine, with compose and buildx.
+func newestEngine(t *testing.T) engineFiles {
+	local := filepath.Join(testbed.Need(t, "engine"), "usr/local")
+	bin := filepath.Join(local, "bin")
+	return engineFiles{filepath.Join(bin, "dockerd"), filepath.Join(bin, "docker"), []string{bin}, filepath.Join(local, "libexec/docker/cli-plugins")}
+}
+
+// debianEngine is Debian's docker.io, out of an image with it: its programs run on the
+// host as they are.
+func debianEngine(t *testing.T) engineFiles {
+	usr := filepath.Join(testbed.Need(t, "dind-debian"), "rootfs/usr")
+	bin, sbin := filepath.Join(usr, "bin"), filepath.Join(usr, "sbin")
+	// Not all that is there: what else it runs is the host's.
+	own := t.TempDir()
+	for _, program := range []string{"bin/containerd", "bin/containerd-shim-runc-v2", "bin/docker-init", "sbin/docker-proxy", "sbin/runc"} {
+		if _, err := os.Stat(filepath.Join(usr, program)); err != nil {
+			continue
+		}
+		if err := os.Symlink(filepath.Join(usr, program), filepath.Join(own, filepath.Base(program))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return engineFiles{filepath.Join(sbin, "dockerd"), filepath.Join(bin, "docker"), []string{own}, ""}
+}
+
+// newDockerd starts an engine. runtimes are those of its configuration, beside what
+// `rungv install` adds.
+func newDockerd(t *testing.T, rungv string, e engineFiles, runtimes map[string]any) *dockerd {
 	t.Helper()
-	engine := filepath.Join(testbed.Need(t, "engine"), "usr/local/bin")
 	dir, err := os.MkdirTemp("/var/tmp", "gvx-dockerd-")
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &dockerd{dir: dir, socket: filepath.Join(dir, "docker.sock"), bin: engine, runtime: "gvx"}
+	d := &dockerd{dir: dir, socket: filepath.Join(dir, "docker.sock"), client: e.client, runtime: "gvx", subnet: "10.88.78.0/24"}
+	if err := os.Mkdir(filepath.Join(dir, "client"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "client", "config.json"), fmt.Appendf(nil, `{"cliPluginsExtraDirs": [%q]}`, e.plugins), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d.env = append(os.Environ(), "DOCKER_CONFIG="+filepath.Join(dir, "client"))
 	program := shim.Get(t)
-	config, err := json.Marshal(map[string]any{
-		"runtimes": map[string]any{"shim": map[string]string{"runtimeType": "io.containerd.gvx.v2"}},
+	settings := map[string]any{
+		"runtimes": runtimes,
 		"hosts":    []string{"unix://" + d.socket}, "data-root": filepath.Join(dir, "data"), "exec-root": filepath.Join(dir, "exec"),
 		"pidfile": filepath.Join(dir, "pid"), "iptables": false, "ip6tables": false, "ip-forward": false, "features": map[string]bool{"cdi": false},
-	})
+	}
+	if e.plugins == "" { // an old one
+		delete(settings, "features")
+		delete(settings, "ip6tables")
+	}
+	config, err := json.Marshal(settings)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,8 +102,8 @@ func newDockerd(t *testing.T, rungv string) *dockerd {
 	if d.log, err = os.Create(filepath.Join(dir, "log")); err != nil {
 		t.Fatal(err)
 	}
-	d.cmd = exec.Command(filepath.Join(engine, "dockerd"), "--config-file", filepath.Join(dir, "daemon.json"))
-	d.cmd.Env = append(os.Environ(), "PATH="+engine+":"+filepath.Dir(program)+":"+os.Getenv("PATH"), "GVX_ROOT="+filepath.Join(dir, "gvx"))
+	d.cmd = exec.Command(e.daemon, "--config-file", filepath.Join(dir, "daemon.json"))
+	d.cmd.Env = append(os.Environ(), "PATH="+strings.Join(append(e.path, filepath.Dir(program), os.Getenv("PATH")), ":"), "GVX_ROOT="+filepath.Join(dir, "gvx"))
 	d.cmd.Stdout, d.cmd.Stderr = d.log, d.log
 	if err := d.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -88,7 +139,8 @@ func (d *dockerd) docker(t *testing.T, args ...string) testbed.Result {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, filepath.Join(d.bin, "docker"), append([]string{"-H", "unix://" + d.socket}, args...)...)
+	cmd := exec.CommandContext(ctx, d.client, append([]string{"-H", "unix://" + d.socket}, args...)...)
+	cmd.Env = d.env
 	return testbed.Run(t, cmd, nil)
 }
 
@@ -105,15 +157,32 @@ func (d *dockerd) must(t *testing.T, args ...string) string {
 // the engine's configuration, and with the shim.
 func TestDockerd(t *testing.T) {
 	home := newHome(t)
-	d := newDockerd(t, home.Path("bin", "rungv"))
+	d := newDockerd(t, home.Path("bin", "rungv"), newestEngine(t), map[string]any{"shim": map[string]string{"runtimeType": testbed.Runtime}})
+	d.runAll(t, []string{"gvx", "shim"}, map[string]func(*testing.T, *dockerd){
+		"run": dockerRun, "exec": dockerExec, "files": dockerFiles, "volumes": dockerVolumes, "limits": dockerLimits,
+		"life": dockerLife, "network": dockerNetwork, "terminal": dockerTerminal, "build": dockerBuild, "compose": dockerCompose,
+	})
+}
+
+// TestDebiansDockerd is the same with Debian's docker.io, which knows no shims but its
+// own.
+func TestDebiansDockerd(t *testing.T) {
+	home := newHome(t)
+	d := newDockerd(t, home.Path("bin", "rungv"), debianEngine(t), nil)
+	d.subnet = "10.88.79.0/24" // engines leave their bridges
+	d.runAll(t, []string{"gvx"}, map[string]func(*testing.T, *dockerd){
+		"run": dockerRun, "exec": dockerExec, "files": dockerFiles, "volumes": dockerVolumes, "limits": dockerLimits,
+		"life": dockerLife, "network": dockerNetwork, "build": dockerBuild,
+	})
+}
+
+// runAll runs tests with each of several runtimes.
+func (d *dockerd) runAll(t *testing.T, runtimes []string, tests map[string]func(*testing.T, *dockerd)) {
 	loadDemo(t, d)
-	d.must(t, "network", "create", "--subnet", "10.88.78.0/24", "net")
-	for _, d.runtime = range []string{"gvx", "shim"} {
+	d.must(t, "network", "create", "--subnet", d.subnet, "net")
+	for _, d.runtime = range runtimes {
 		t.Run(d.runtime, func(t *testing.T) {
-			for name, test := range map[string]func(*testing.T, *dockerd){
-				"run": dockerRun, "exec": dockerExec, "files": dockerFiles, "volumes": dockerVolumes, "limits": dockerLimits,
-				"life": dockerLife, "network": dockerNetwork, "terminal": dockerTerminal,
-			} {
+			for name, test := range tests {
 				t.Run(name, func(t *testing.T) { test(t, d) })
 			}
 		})
@@ -168,11 +237,15 @@ func dockerExec(t *testing.T, d *dockerd) {
 	if got := d.must(t, "exec", "-e", "A=b", "-w", "/etc", box, "sh", "-c", "echo $A; pwd"); got != "b\n/etc" {
 		t.Errorf("printed %q", got)
 	}
-	for command, code := range map[string]int{"false": 1, "nosuch": 127, "/etc/passwd": 126} {
-		if r := d.docker(t, "exec", box, command); r.Code != code {
-			t.Errorf("exec %s: want %d: %v", command, code, r)
+	// Engines of different ages make different codes of what a runtime says.
+	peer := d.must(t, "run", "-d", "demo", "sleep", "1000")
+	for _, command := range []string{"false", "nosuch", "/etc/passwd"} {
+		want := d.docker(t, "exec", peer, command)
+		if r := d.docker(t, "exec", box, command); r.Code != want.Code || r.Code == 0 {
+			t.Errorf("exec %s: %v; with runc: %v", command, r, want)
 		}
 	}
+	d.must(t, "rm", "-f", peer)
 	d.must(t, "exec", "-d", box, "sh", "-c", "echo later > /later; sleep 100")
 	eventually(t, "the detached process writes", func() bool { return d.docker(t, "exec", box, "cat", "/later").Stdout == "later\n" })
 	if got := d.must(t, "top", box); strings.Count(got, "\n") < 1 {
@@ -285,7 +358,7 @@ func dockerNetwork(t *testing.T, d *dockerd) {
 }
 
 func dockerTerminal(t *testing.T, d *dockerd) {
-	cmd := exec.Command(filepath.Join(d.bin, "docker"), "-H", "unix://"+d.socket, "run", "--rm", "-it", "--runtime", d.runtime, "demo", "sh")
+	cmd := exec.Command(d.client, "-H", "unix://"+d.socket, "run", "--rm", "-it", "--runtime", d.runtime, "demo", "sh")
 	cmd.SysProcAttr = &syscall.SysProcAttr{}
 	term := testbed.StartTerminal(t, cmd, 33, 111)
 	term.Type(t, "stty size\n")
@@ -304,6 +377,54 @@ func dockerTerminal(t *testing.T, d *dockerd) {
 	term.Type(t, "exit 6\n")
 	if code := term.Wait(t); code != 6 {
 		t.Errorf("code %d", code)
+	}
+}
+
+// dockerBuild: images are built beside, by runc, and run by us.
+func dockerBuild(t *testing.T, d *dockerd) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "Dockerfile"), []byte("FROM demo\nCOPY Dockerfile /copied\nRUN wc -l < /copied > /built\nCMD [\"cat\", \"/built\"]\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	d.must(t, "build", "-q", "-t", "built", dir)
+	if r := d.run(t, "--rm", "built"); r.Code != 0 || r.Stdout != "4\n" {
+		t.Errorf("%v", r)
+	}
+	d.must(t, "rmi", "-f", "built")
+}
+
+// composeFile is a server that gets well, and a client that waits for it and finds it
+// by name.
+const composeFile = `services:
+  server:
+    image: demo
+    runtime: RUNTIME
+    command: ["python3", "-m", "http.server", "-d", "/srv/www", "8000"]
+    volumes: ["www:/srv/www"]
+    healthcheck: {test: ["CMD", "python3", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:8000')"], interval: 1s, retries: 60}
+  client:
+    image: demo
+    runtime: RUNTIME
+    depends_on: {server: {condition: service_healthy}}
+    volumes: ["www:/www"]
+    command: ["python3", "-c", "open('/www/f', 'w').write('by compose'); import urllib.request as u; print(u.urlopen('http://server:8000/f').read().decode()); print(open('/proc/version').read())"]
+volumes: {www: {}}
+`
+
+// dockerCompose: a project whose services say "runtime:".
+func dockerCompose(t *testing.T, d *dockerd) {
+	file := filepath.Join(t.TempDir(), "compose.yaml")
+	if err := os.WriteFile(file, []byte(strings.ReplaceAll(composeFile, "RUNTIME", d.runtime)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	project := []string{"compose", "-f", file, "-p", "gvx-" + d.runtime}
+	defer d.must(t, append(project, "down", "-v", "-t", "1")...)
+	r := d.docker(t, append(project, "up", "--quiet-pull", "--exit-code-from", "client")...)
+	if r.Code != 0 || !strings.Contains(r.Stdout, "by compose") || !strings.Contains(r.Stdout, "gvisor") {
+		t.Errorf("%v", r)
+	}
+	if got := d.must(t, append(project, "ps", "-a", "--format", "{{.Service}} {{.State}}")...); !strings.Contains(got, "client exited") {
+		t.Errorf("ps: %s", got)
 	}
 }
 

@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -114,4 +116,41 @@ func TestReaderGoesAway(t *testing.T) {
 		t.Error(result)
 	}
 	left()
+}
+
+// alternate writes to both outputs in turn, by programs of their own.
+const alternate = "i=0; while [ $i -lt 60 ]; do printf 'o%d\\n' $i; env printf 'e%d\\n' $i >&2; i=$((i+1)); done"
+
+// TestOneOutputKeepsItsOrder: where both outputs go to one pipe or file, as by 2>&1, what
+// the guest wrote first comes first, by run and by exec.
+func TestOneOutputKeepsItsOrder(t *testing.T) {
+	h := getHome(t)
+	var want strings.Builder
+	for i := range 60 {
+		fmt.Fprintf(&want, "o%d\ne%d\n", i, i)
+	}
+	box := "order"
+	h.MustRungv(t, "run", "-d", "--rm", "--name", box, "--network", "none", image, "sleep", "1000")
+	defer h.MustRungv(t, "rm", "-f", box)
+	for name, args := range map[string][]string{
+		"run":  {"run", "--rm", "--network", "none", image, "sh", "-c", alternate},
+		"exec": {"exec", box, "sh", "-c", alternate},
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if got, err := h.Command(ctx, args...).CombinedOutput(); err != nil || string(got) != want.String() {
+			t.Errorf("%s, a pipe: %v\n%s", name, err, got)
+		}
+		file, err := os.Create(filepath.Join(t.TempDir(), "output"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer file.Close()
+		cmd := h.Command(ctx, args...)
+		cmd.Stdout, cmd.Stderr = file, file
+		err = cmd.Run()
+		if got, _ := os.ReadFile(file.Name()); err != nil || string(got) != want.String() {
+			t.Errorf("%s, a file: %v\n%s", name, err, got)
+		}
+	}
 }

@@ -39,7 +39,7 @@ type StreamOptions struct {
 // Streams joins the guest's standard streams to the user's.
 type Streams struct {
 	opt StreamOptions
-	// guest are the ends to donate: stdin, stdout, stderr.
+	// guest are the ends to donate: stdin, stdout, stderr, which may be one.
 	guest [3]*os.File
 	// host are our ends of them; for a terminal only the first, its primary.
 	host [3]*os.File
@@ -61,18 +61,73 @@ func NewStreams(opt StreamOptions) (*Streams, error) {
 		}
 		return s, nil
 	}
+	one := isOneFile(opt.Out, opt.Err)
 	for i := range s.guest {
 		ours := readEnd
 		if i == 0 {
 			ours = writeEnd
 		}
 		var err error
+		if i == 2 && one {
+			// What comes first shall arrive first, as where both are inherited.
+			s.guest[2] = s.guest[1]
+			break
+		}
 		if s.guest[i], s.host[i], err = pipe(ours); err != nil {
 			s.Close()
 			return nil, fmt.Errorf("make a pipe for the guest: %w", err)
 		}
 	}
 	return s, nil
+}
+
+// isOneFile says whether two outputs are the same file of the host's, so that whoever
+// reads it could tell in which order was written to them: one pipe, terminal or socket,
+// or one opening of another file. Two openings have positions of their own.
+func isOneFile(out, errs io.Writer) bool {
+	a, isFile := out.(*os.File)
+	b, areFiles := errs.(*os.File)
+	if !isFile || !areFiles || a == nil || b == nil {
+		return false
+	}
+	if a == b {
+		return true
+	}
+	same := false
+	err := withDescriptors(a, b, func(x, y int) {
+		var s, t unix.Stat_t
+		if unix.Fstat(x, &s) != nil || unix.Fstat(y, &t) != nil || s.Dev != t.Dev || s.Ino != t.Ino {
+			return
+		}
+		switch s.Mode & unix.S_IFMT {
+		case unix.S_IFIFO, unix.S_IFCHR, unix.S_IFSOCK:
+			same = true
+		default:
+			const kcmpFile = 0 // kcmp(2)
+			pid := uintptr(os.Getpid())
+			order, _, errno := unix.Syscall6(unix.SYS_KCMP, pid, pid, kcmpFile, uintptr(x), uintptr(y), 0)
+			same = errno == 0 && order == 0
+		}
+	})
+	return err == nil && same
+}
+
+// withDescriptors calls do with the descriptors of two files, whose modes stay as they
+// are.
+func withDescriptors(a, b *os.File, do func(x, y int)) error {
+	x, err := a.SyscallConn()
+	if err != nil {
+		return err
+	}
+	y, err := b.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var inner error
+	err = x.Control(func(fx uintptr) {
+		inner = y.Control(func(fy uintptr) { do(int(fx), int(fy)) })
+	})
+	return errors.Join(err, inner)
 }
 
 // NewCopy makes a pipe that stands for a file which a guest cannot have itself: what is

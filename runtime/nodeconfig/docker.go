@@ -31,14 +31,17 @@ type member struct {
 // object is a JSON object whose members keep their order and their text.
 type object []member
 
-// parseObject reads an object; an empty document is an empty one.
+// parseObject reads an object; an empty document is an empty one, and so is null.
 func parseObject(doc []byte) (object, error) {
-	if len(bytes.TrimSpace(doc)) == 0 {
+	if text := bytes.TrimSpace(doc); len(text) == 0 || string(text) == "null" {
 		return nil, nil
 	}
 	d := json.NewDecoder(bytes.NewReader(doc))
-	if t, err := d.Token(); err != nil || t != json.Delim('{') {
+	switch t, err := d.Token(); {
+	case err != nil:
 		return nil, fmt.Errorf("not a JSON object: %w", err)
+	case t != json.Delim('{'):
+		return nil, fmt.Errorf("not a JSON object, but %v", t)
 	}
 	var o object
 	for d.More() {

@@ -51,6 +51,15 @@ func TestDocker(t *testing.T) {
 			t.Errorf("%s: %v", out, err)
 		}
 	}
+	for _, doc := range []string{"null", `{"runtimes":null}`} {
+		out, changed, err := add([]byte(doc))
+		if err != nil || !changed || !bytes.Contains(out, []byte(program)) {
+			t.Errorf("%s: %s, %t, %v", doc, out, changed, err)
+		}
+	}
+	if _, _, err := add([]byte(`{"runtimes":[]}`)); err == nil || !strings.HasSuffix(err.Error(), "runtimes: not a JSON object, but [") {
+		t.Errorf("a list of runtimes: %v", err)
+	}
 	for doc, kind := range map[string]api.Kind{
 		"[]": api.KindInvalid, "{": api.KindInvalid, "{} x": api.KindInvalid, `{"a":1,"a":2}`: api.KindInvalid, `{"runtimes":3}`: api.KindInvalid,
 		`{"runtimes":{"gvx":{"path":"/other"}}}`: api.KindExists,
