@@ -69,6 +69,7 @@ func TestLife(t *testing.T) {
 		note("created again", verb(t, b, "create", "--bundle", b.Dir, c.id))
 		note("updated before it started", verb(t, b, "update", "--memory", "100000000", "--pids-limit", "100", c.id))
 		note("asked for its processes before it started", verb(t, b, "ps", "--format", "json", c.id))
+		note("asked for a table of its processes before it started", verb(t, b, "ps", c.id))
 		note("measured before it started", verb(t, b, "events", "--stats", c.id))
 		c.start()
 		step("started")

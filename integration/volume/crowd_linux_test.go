@@ -22,15 +22,17 @@ import (
 )
 
 // churn makes, changes and removes files without an end, beside one process that
-// says each number whose file is durable. First it says which are there, whole.
+// says each number whose file is durable. First it says which are there, and that
+// those are whole which are new since number SEEN, and CHECKS of the others.
 const churn = `cat > /t.py <<'END'
 import mmap, os, random, shutil
 os.makedirs("/v/acked", exist_ok=True)
 def content(n): return b"%d " % n * (n % 3000 + 1)
-for name in os.listdir("/v/acked"):
-    if not name.startswith("new"):
-        assert open("/v/acked/" + name, "rb").read() == content(int(name)), name
-        print("have", name)
+there = [int(name) for name in os.listdir("/v/acked") if not name.startswith("new")]
+old = [n for n in there if n <= SEEN]
+for n in random.sample(old, min(CHECKS, len(old))) + [n for n in there if n > SEEN]:
+    assert open("/v/acked/%d" % n, "rb").read() == content(n), n
+print("".join("have %d\n" % n for n in there), end="")
 for worker in range(3):
     if os.fork(): continue
     d = "/v/churn%d" % worker
@@ -75,14 +77,26 @@ func TestKilledUnderLoad(t *testing.T) {
 	}
 	b := newBed(t)
 	left := b.h.NothingLeft(t)
-	path, acked := b.path("v.ext4"), map[string]bool{}
+	path, acked, seen := b.path("v.ext4"), map[string]bool{}, 0
 	for round := range rounds {
-		s := b.launch(churn, "--mount", b.mount("v.ext4", "size=1g"))
+		checks := 300
+		if round == rounds-1 {
+			checks = 1 << 30
+		}
+		script := strings.NewReplacer("SEEN", strconv.Itoa(seen), "CHECKS", strconv.Itoa(checks)).Replace(churn)
+		s := b.launch(script, "--mount", b.mount("v.ext4", "size=1g"))
 		have := b.readHave(s)
 		for n := range acked {
 			if !have[n] {
 				t.Fatalf("round %d: file %s was durable and is gone; %d are there", round, n, len(have))
 			}
+		}
+		for name := range have {
+			n, err := strconv.Atoi(name)
+			if err != nil {
+				t.Fatalf("round %d: the guest has file %q", round, name)
+			}
+			seen = max(seen, n)
 		}
 		s.killAfter(rand.IntN(60), acked)
 		b.sweep()

@@ -27,9 +27,6 @@ type cpuEnforcer struct {
 	// millis is the limit, which may change while guests run; 0 is none.
 	millis atomic.Int64
 	watch  sync.Once
-	// initial is done when the limit that the sandbox was made with is set, or
-	// another one was.
-	initial sync.Once
 }
 
 // cpuUsed is the processor time of all guest tasks since boot.
@@ -39,11 +36,8 @@ func (sb *sandbox) cpuUsed() time.Duration {
 }
 
 // enforceCPU starts the enforcer when the limit is below what the sandbox's
-// processors can give: whole processors are limited by their number. An update that
-// came before it counts.
-func (sb *sandbox) enforceCPU() {
-	sb.cpu.initial.Do(func() { sb.limitCPU(sb.spec.Resources.CPUMillis) })
-}
+// processors can give: whole processors are limited by their number.
+func (sb *sandbox) enforceCPU() { sb.limitCPU(sb.spec.Resources.CPUMillis) }
 
 // limitCPU sets the limit, and starts the enforcer with the first one that
 // means anything.

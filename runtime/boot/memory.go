@@ -58,10 +58,6 @@ type memoryEnforcer struct {
 	// limit may change while guests run; 0 is none.
 	limit atomic.Uint64
 	watch sync.Once
-	// initial is done when the limit that the sandbox was made with is set, or
-	// another one was.
-	initial sync.Once
-
 	peak  atomic.Uint64
 	kills atomic.Uint64
 }
@@ -114,11 +110,8 @@ func (sb *sandbox) overLimit(charged uint64) bool {
 	return sb.chargedBytes() > limit
 }
 
-// enforceMemory starts the enforcer when there is a limit. An update that came before
-// it counts.
-func (sb *sandbox) enforceMemory() {
-	sb.memory.initial.Do(func() { sb.limitMemory(uint64(sb.spec.Resources.MemoryBytes)) })
-}
+// enforceMemory starts the enforcer when there is a limit.
+func (sb *sandbox) enforceMemory() { sb.limitMemory(uint64(sb.spec.Resources.MemoryBytes)) }
 
 // limitMemory sets the limit, and starts the enforcer with the first one.
 func (sb *sandbox) limitMemory(bytes uint64) {

@@ -93,11 +93,9 @@ func (s *service) Update(_ context.Context, req *controlv1.UpdateRequest) (*cont
 		sb.pids.Store(uint64(*n))
 	}
 	if n := req.MemoryBytes; n != nil {
-		sb.memory.initial.Do(func() {})
 		sb.limitMemory(uint64(*n))
 	}
 	if n := req.CpuMillis; n != nil {
-		sb.cpu.initial.Do(func() {})
 		sb.limitCPU(*n)
 	}
 	return &controlv1.UpdateResponse{}, nil

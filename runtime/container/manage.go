@@ -165,10 +165,11 @@ func (r *Runner) Stats(ctx context.Context, ref string) (*state.Record, control.
 	return record, stats, err
 }
 
-// Processes lists a container's processes.
+// Processes lists a container's processes. A bundle's that is not started has none, but
+// for additional ones.
 func (r *Runner) Processes(ctx context.Context, ref string) ([]control.Process, error) {
 	var list []control.Process
-	err := r.call(ctx, ref, func(ctx context.Context, c *control.Client, rec *state.Record) (err error) {
+	err := r.callBy(ctx, r.dialMade, ref, func(ctx context.Context, c *control.Client, rec *state.Record) (err error) {
 		list, err = c.Processes(ctx, rec.ID)
 		return err
 	})

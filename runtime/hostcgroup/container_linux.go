@@ -367,7 +367,7 @@ func (c *Container) Remove() error {
 // Join moves a process of the host into the cgroup at path, below the root of each
 // hierarchy, which has to exist in one at least.
 func Join(p string, pid int) error {
-	m, err := manager.New(&cgroups.Cgroup{Path: path.Clean("/" + p), Resources: &cgroups.Resources{}})
+	m, err := manager.New(&cgroups.Cgroup{Path: path.Clean("/" + p), Resources: &cgroups.Resources{SkipDevices: true}})
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}

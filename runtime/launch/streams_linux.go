@@ -82,8 +82,9 @@ func NewStreams(opt StreamOptions) (*Streams, error) {
 }
 
 // isOneFile says whether two outputs are the same file of the host's, so that whoever
-// reads it could tell in which order was written to them: one pipe, terminal or socket,
-// or one opening of another file. Two openings have positions of their own.
+// reads it could tell in which order was written to them: one opening of it, as by 2>&1,
+// or one pipe that both may write to. Two openings of another file have positions of
+// their own, and one device file may stand for many devices.
 func isOneFile(out, errs io.Writer) bool {
 	a, isFile := out.(*os.File)
 	b, areFiles := errs.(*os.File)
@@ -95,21 +96,22 @@ func isOneFile(out, errs io.Writer) bool {
 	}
 	same := false
 	err := withDescriptors(a, b, func(x, y int) {
-		var s, t unix.Stat_t
-		if unix.Fstat(x, &s) != nil || unix.Fstat(y, &t) != nil || s.Dev != t.Dev || s.Ino != t.Ino {
+		const kcmpFile = 0 // kcmp(2), which a host may forbid
+		pid := uintptr(os.Getpid())
+		if order, _, errno := unix.Syscall6(unix.SYS_KCMP, pid, pid, kcmpFile, uintptr(x), uintptr(y), 0); errno == 0 && order == 0 {
+			same = true
 			return
 		}
-		switch s.Mode & unix.S_IFMT {
-		case unix.S_IFIFO, unix.S_IFCHR, unix.S_IFSOCK:
-			same = true
-		default:
-			const kcmpFile = 0 // kcmp(2)
-			pid := uintptr(os.Getpid())
-			order, _, errno := unix.Syscall6(unix.SYS_KCMP, pid, pid, kcmpFile, uintptr(x), uintptr(y), 0)
-			same = errno == 0 && order == 0
-		}
+		var s, t unix.Stat_t
+		same = unix.Fstat(x, &s) == nil && unix.Fstat(y, &t) == nil && s.Dev == t.Dev && s.Ino == t.Ino &&
+			s.Mode&unix.S_IFMT == unix.S_IFIFO && isWritable(x) && isWritable(y)
 	})
 	return err == nil && same
+}
+
+func isWritable(fd int) bool {
+	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
+	return err == nil && flags&unix.O_ACCMODE != unix.O_RDONLY && flags&unix.O_PATH == 0
 }
 
 // withDescriptors calls do with the descriptors of two files, whose modes stay as they

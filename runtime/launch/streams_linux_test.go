@@ -4,6 +4,7 @@ package launch
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -12,8 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestOutputsThatAreOneFile: one pipe or device, by however many descriptors, or one
-// opening of a file; never two openings of a file, whose positions differ.
+// TestOutputsThatAreOneFile: one opening, by however many descriptors, or one pipe that
+// both write to; never two openings of a file, whose positions differ, nor two devices
+// behind one file.
 func TestOutputsThatAreOneFile(t *testing.T) {
 	dir := t.TempDir()
 	open := func(name string) *os.File {
@@ -33,14 +35,26 @@ func TestOutputsThatAreOneFile(t *testing.T) {
 		t.Cleanup(func() { copied.Close() })
 		return copied
 	}
-	pipe := func() *os.File {
+	pipes := func() (r, w *os.File) {
 		r, w, err := os.Pipe()
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { r.Close(); w.Close() })
-		return w
+		return r, w
 	}
+	pipe := func() *os.File { _, w := pipes(); return w }
+	reopened := func(f *os.File) *os.File { return open(fmt.Sprintf("/proc/self/fd/%d", f.Fd())) }
+	terminal := func() *os.File {
+		primary, replica, err := OpenTerminal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { primary.Close(); replica.Close() })
+		return primary
+	}
+	primary := terminal()
+	readEnd, writeEnd := pipes()
 	a, file, null := pipe(), open(filepath.Join(dir, "f")), open(os.DevNull)
 	closed := pipe()
 	closed.Close()
@@ -54,7 +68,11 @@ func TestOutputsThatAreOneFile(t *testing.T) {
 		"two descriptors of a file":     {file, again(file), true},
 		"a file that is opened twice":   {file, open(filepath.Join(dir, "f")), false},
 		"two files":                     {file, open(filepath.Join(dir, "g")), false},
-		"a device that is opened twice": {null, open(os.DevNull), true},
+		"two openings of a pipe":        {a, reopened(a), true},
+		"the two ends of a pipe":        {readEnd, writeEnd, false},
+		"a device that is opened twice": {null, open(os.DevNull), false},
+		"two descriptors of a terminal": {primary, again(primary), true},
+		"two terminals":                 {primary, terminal(), false},
 		"a pipe and a file":             {a, file, false},
 		"a closed pipe":                 {a, closed, false},
 		"no files":                      {&bytes.Buffer{}, &bytes.Buffer{}, false},

@@ -79,7 +79,9 @@ type fakeContainer struct {
 	size     [2]uint16
 	deletes  int
 	failDel  error
-	execs    map[string]*fakeProcess
+	// lonely has no processes.
+	lonely bool
+	execs  map[string]*fakeProcess
 }
 
 // end lets the first process end.
@@ -142,6 +144,9 @@ func (c *fakeContainer) Update(_ context.Context, r *specs.LinuxResources) error
 }
 func (c *fakeContainer) Stats(context.Context) (Stats, error) { return c.stats, nil }
 func (c *fakeContainer) Processes(context.Context) ([]int, error) {
+	if c.lonely {
+		return nil, nil
+	}
 	pids := []int{1}
 	for _, p := range c.execs {
 		pids = append(pids, p.pid)

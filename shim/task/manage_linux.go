@@ -331,8 +331,8 @@ func (s *Service) Pids(ctx context.Context, r *taskapi.PidsRequest) (*taskapi.Pi
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(inside) == 0 {
-		inside = []int{t.init.pid} // created: its process is made when it is started
+	if len(inside) == 0 && t.init.status == task.Status_CREATED {
+		inside = []int{t.init.pid} // its process is made when it is started
 	}
 	response := &taskapi.PidsResponse{}
 	for i, pid := range inside {

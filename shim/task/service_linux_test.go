@@ -347,6 +347,23 @@ func TestCallsAreHandedOn(t *testing.T) {
 	want(t, "Wait that is given up", err, context.Canceled)
 }
 
+// TestProcessesOfATaskWithout: before its start a task is the host's process that stands
+// for it, as the client was told; one without processes has none later.
+func TestProcessesOfATaskWithout(t *testing.T) {
+	w, ctx := newWorld(t), t.Context()
+	c := w.create("a")
+	c.lonely = true
+	if r, err := w.service.Pids(ctx, &taskapi.PidsRequest{ID: "a"}); err != nil || len(r.Processes) != 1 || r.Processes[0].Pid != 1000 {
+		t.Errorf("before the start: %v, %v", r, err)
+	}
+	if _, err := w.service.Start(ctx, &taskapi.StartRequest{ID: "a"}); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := w.service.Pids(ctx, &taskapi.PidsRequest{ID: "a"}); err != nil || len(r.Processes) != 0 {
+		t.Errorf("later: %v, %v", r, err)
+	}
+}
+
 // TestCloseIOOfAnExecThatIsYetToStart is not lost: ctr calls it as soon as its own
 // input has ended.
 func TestCloseIOOfAnExecThatIsYetToStart(t *testing.T) {
