@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -152,5 +153,73 @@ func TestOneOutputKeepsItsOrder(t *testing.T) {
 		if got, _ := os.ReadFile(file.Name()); err != nil || string(got) != want.String() {
 			t.Errorf("%s, a file: %v\n%s", name, err, got)
 		}
+	}
+}
+
+// writes are what a program writes at once, and says on its standard error how much of
+// it was written.
+const writes = `
+import os, signal, sys
+how, data = sys.argv[1], b"x" * 1000000
+if how == "write": n = os.write(1, data)
+if how == "vectors": n = os.writev(1, [data[:300000], data[:1], data[:400000]])
+if how == "without waiting":
+    os.set_blocking(1, False)
+    n = os.write(1, data)
+if how == "until a signal":
+    signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    n = os.write(1, data)
+if how == "to nobody":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    n = os.write(1, data)
+sys.stderr.write("%d\n" % n)
+`
+
+// TestAWriteIsWhole: a write to a stream that waits writes all it is given, whatever the
+// reader's pace, so that no program loses what it prints; else as much as on Linux.
+func TestAWriteIsWhole(t *testing.T) {
+	h := getHome(t)
+	for how, want := range map[string]string{"write": "1000000\n", "vectors": "700001\n", "without waiting": "65536\n", "until a signal": "65536\n", "to nobody": ""} {
+		t.Run(how, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			cmd := h.Command(ctx, "run", "--rm", "--network", "none", image, "python3", "-c", writes, how)
+			out, err := cmd.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			said, err := cmd.StderrPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			if how == "to nobody" {
+				_, err := io.ReadFull(out, make([]byte, 5))
+				out.Close()
+				if werr := cmd.Wait(); err != nil || cmd.ProcessState.ExitCode() != 141 {
+					t.Errorf("%v, %v: want the end by SIGPIPE", err, werr)
+				}
+				return
+			}
+			line := make(chan string, 1)
+			go func() {
+				text, _ := io.ReadAll(said)
+				line <- string(text)
+			}()
+			time.Sleep(time.Second) // The reader is late.
+			got, err := io.Copy(io.Discard, out)
+			text := <-line
+			if werr := cmd.Wait(); err != nil || werr != nil {
+				t.Fatalf("%v, %v: %s", err, werr, text)
+			}
+			wrote, _ := strconv.ParseInt(strings.TrimSpace(text), 10, 64)
+			// Between the guest's pipe and us there is another one.
+			if wrote != got || (text != want && !(want == "65536\n" && wrote > 0 && wrote < 1000000)) {
+				t.Errorf("the guest wrote %q, %d bytes arrived; want %q", text, got, want)
+			}
+		})
 	}
 }

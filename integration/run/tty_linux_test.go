@@ -41,6 +41,19 @@ func TestTerminal(t *testing.T) {
 	}
 }
 
+// TestTerminalTakesAWholeWrite: what a program writes at once is shown, however little a
+// terminal takes at a time.
+func TestTerminalTakesAWholeWrite(t *testing.T) {
+	term := terminal(t, "python3", "-c", `import os; n = os.write(1, b"x" * 100000 + b"\n"); print("wrote", n)`)
+	term.Expect(t, "wrote 100001")
+	if code := term.Wait(t); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	if n := strings.Count(term.Output(), "x"); n != 100000 {
+		t.Errorf("%d bytes were shown", n)
+	}
+}
+
 // TestTerminalResize: the guest is told of a new size.
 func TestTerminalResize(t *testing.T) {
 	term := terminal(t, "sh", "-c", `trap 'stty size; exit 0' WINCH; echo ready; while :; do sleep 0.05; done`)
