@@ -223,6 +223,7 @@ func dockerRun(t *testing.T, d *dockerd) {
 		{[]string{"--rm", "--cap-drop", "ALL", "demo", "grep", "CapEff", "/proc/self/status"}, 0, "CapEff:\t0000000000000000\n"},
 		{[]string{"--rm", "--network", "none", "demo", "sh", "-c", "cat /proc/net/dev | grep -c :"}, 0, "1\n"},
 		{[]string{"--rm", "--sysctl", "net.ipv4.ip_forward=1", "demo", "cat", "/proc/sys/net/ipv4/ip_forward"}, 0, "1\n"},
+		{[]string{"--rm", "demo", "python3", "-u", "-c", "print('x' * 200000)"}, 0, strings.Repeat("x", 200000) + "\n"},
 		{[]string{"--rm", "--ulimit", "nofile=77:88", "demo", "sh", "-c", "ulimit -n"}, 0, "77\n"},
 	} {
 		r := d.run(t, c.args...)

@@ -120,14 +120,14 @@ func TestReaderGoesAway(t *testing.T) {
 }
 
 // alternate writes to both outputs in turn, by programs of their own.
-const alternate = "i=0; while [ $i -lt 60 ]; do printf 'o%d\\n' $i; env printf 'e%d\\n' $i >&2; i=$((i+1)); done"
+const alternate = "i=0; while [ $i -lt 25 ]; do printf 'o%d\\n' $i; env printf 'e%d\\n' $i >&2; i=$((i+1)); done"
 
 // TestOneOutputKeepsItsOrder: where both outputs go to one pipe or file, as by 2>&1, what
 // the guest wrote first comes first, by run and by exec.
 func TestOneOutputKeepsItsOrder(t *testing.T) {
 	h := getHome(t)
 	var want strings.Builder
-	for i := range 60 {
+	for i := range 25 {
 		fmt.Fprintf(&want, "o%d\ne%d\n", i, i)
 	}
 	box := "order"
