@@ -185,8 +185,15 @@ func changeXattrsAt(ctx context.Context, rp *vfs.ResolvingPath, change func(i *i
 
 // SetXattrAt implements vfs.FilesystemImpl.
 func (fs *filesystem) SetXattrAt(ctx context.Context, rp *vfs.ResolvingPath, opts vfs.SetXattrOptions) error {
+	marks := strings.HasSuffix(opts.Name, overlayOpaque)
+	if marks && rp.Final() {
+		below := fs.below(rp.Mount())
+		if below != nil && !below.have(ctx, rp.Mount(), startOf(rp), rp.Component()) {
+			return nil
+		}
+	}
 	err := changeXattrsAt(ctx, rp, func(i *inode) error { return i.setXattr(rp.Credentials(), &opts) })
-	if strings.HasSuffix(opts.Name, overlayOpaque) {
+	if marks {
 		return fs.forgive(rp.Mount(), err)
 	}
 	return err

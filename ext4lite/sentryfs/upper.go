@@ -28,9 +28,10 @@ import (
 //   - a rename leaves a whiteout in the same transaction, since the overlay puts
 //     one there next; so the two can neither be torn apart by a crash, nor can
 //     the second fail;
-//   - where no layer below has the name there is nothing to hide, and no whiteout
-//     is made, by a rename or else: the overlay asks for one after every rename,
-//     and an image made of such a layer would carry them all;
+//   - where no layer below has the name there is nothing to hide: no whiteout is
+//     made, by a rename or else, nor is a directory marked opaque. The overlay asks
+//     for one after every rename, and for the other after that of a directory, and
+//     an image made of such a layer would carry them all;
 //   - making a whiteout where there is one succeeds, and where there is a file: the
 //     overlay asks for one after a rename of one name of a file to another of its
 //     names, too, which changes nothing;

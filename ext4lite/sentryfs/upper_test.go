@@ -126,9 +126,10 @@ func (w *world) wantNames(want map[string][]string) {
 func TestAnOverlayLeavesNothingOfNewNames(t *testing.T) {
 	path := newVolume(t)
 	w := mountExt4(t, path)
-	for _, dir := range []string{"/u", "/l", "/l/bin"} {
+	for _, dir := range []string{"/u", "/l", "/l/bin", "/l/gone"} {
 		w.must(w.mkdir(dir))
 	}
+	w.writeFile("/l/gone/a", "below")
 	w.writeFile("/l/bin/old", "below")
 	w.writeFile("/l/bin/other", "below")
 	o, release := overlayOn(w)
@@ -142,8 +143,18 @@ func TestAnOverlayLeavesNothingOfNewNames(t *testing.T) {
 	w.must(o.rename("/tmp", "/tmp2", 0))
 	w.must(o.rename("/bin/other", "/bin/another", 0))
 	w.must(o.rename("/bin/another", "/bin/third", 0))
-	o.wantNames(map[string][]string{"/": {"bin", "tmp2"}, "/bin": {"old", "third", "tool"}, "/tmp2": {"a"}})
-	w.wantNames(map[string][]string{"/u": {"bin", "tmp2"}, "/u/bin": {"old", "other", "third", "tool"}})
+	w.must(o.unlink("/gone/a"))
+	w.must(o.rmdir("/gone"))
+	w.must(o.mkdir("/new"))
+	w.must(o.rename("/new", "/gone", 0))
+	o.wantNames(map[string][]string{"/": {"bin", "gone", "tmp2"}, "/bin": {"old", "third", "tool"}, "/tmp2": {"a"}, "/gone": nil})
+	w.wantNames(map[string][]string{"/u": {"bin", "gone", "tmp2"}, "/u/bin": {"old", "other", "third", "tool"}})
+	for dir, want := range map[string]bool{"/u/tmp2": false, "/u/gone": true} {
+		_, err := w.vfs.GetXattrAt(w.ctx, w.creds, w.pop(dir, true), &vfs.GetXattrOptions{Name: xattrOpaque})
+		if (err == nil) != want {
+			t.Errorf("%s is marked opaque: %v, want %t", dir, err, want)
+		}
+	}
 	if st, err := w.lstat("/u/bin/other"); err != nil || st.Mode != linux.S_IFCHR {
 		t.Errorf("where a file of the lower layer was: mode %#o, %v", st.Mode, err)
 	}
