@@ -3,6 +3,7 @@
 package run
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/sha256"
@@ -206,12 +207,19 @@ func TestAWriteIsWhole(t *testing.T) {
 			}
 			line := make(chan string, 1)
 			go func() {
-				text, _ := io.ReadAll(said)
-				line <- string(text)
+				text, _ := bufio.NewReader(said).ReadString('\n')
+				line <- text
 			}()
-			time.Sleep(time.Second) // The reader is late.
+			text := ""
+			if how == "until a signal" {
+				text = <-line // Nothing is read before.
+			} else {
+				time.Sleep(time.Second) // The reader is late.
+			}
 			got, err := io.Copy(io.Discard, out)
-			text := <-line
+			if text == "" {
+				text = <-line
+			}
 			if werr := cmd.Wait(); err != nil || werr != nil {
 				t.Fatalf("%v, %v: %s", err, werr, text)
 			}
