@@ -70,7 +70,7 @@ func TestContainerdsOwn(t *testing.T) {
 	outcomes := suite.run(testbed.Runtime, without...)
 	peer := map[string]string{}
 	if testbed.Nightly() {
-		peer = suite.run("io.containerd.runc.v2")
+		peer = suite.run("io.containerd.runc.v2", without...)
 	}
 	count := map[string]int{}
 	for test, outcome := range outcomes {
