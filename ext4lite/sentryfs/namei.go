@@ -194,20 +194,17 @@ func (fs *filesystem) makeFile(ctx context.Context, rp *vfs.ResolvingPath, opts 
 }
 
 // makeWhiteout makes a whiteout for an overlay, whose path is a name in a
-// directory, if there is something to hide and nothing there that hides it.
+// directory. What is there already is the whiteout that a rename has left, or the file
+// itself, where both names of a rename are its.
 func (fs *filesystem) makeWhiteout(ctx context.Context, rp *vfs.ResolvingPath, opts *vfs.MknodOptions) error {
-	if rp.Final() {
-		dir, name := startOf(rp), rp.Component()
-		child, err := dir.lookup(name)
-		if err == nil {
-			child.DecRef(ctx)
-			return nil
-		}
-		if linuxerr.Equals(linuxerr.ENOENT, err) && !fs.below(rp.Mount()).have(ctx, rp.Mount(), dir, name) {
-			return nil
-		}
+	if rp.Final() && fs.below(rp.Mount()).spares(startOf(rp), rp.Component()) {
+		return nil
 	}
-	return fs.forgive(rp.Mount(), fs.makeFile(ctx, rp, opts))
+	err := fs.makeFile(ctx, rp, opts)
+	if linuxerr.Equals(linuxerr.EEXIST, err) {
+		return nil
+	}
+	return fs.forgive(rp.Mount(), err)
 }
 
 // SymlinkAt implements vfs.FilesystemImpl.

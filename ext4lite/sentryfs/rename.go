@@ -59,8 +59,12 @@ func (fs *filesystem) RenameAt(ctx context.Context, rp *vfs.ResolvingPath, oldPa
 	}
 	defer rp.Mount().EndWrite()
 	oldDir, below := oldParent.Dentry().Impl().(*dentry), fs.below(rp.Mount())
-	if below != nil && opts.Flags&linux.RENAME_EXCHANGE == 0 && below.have(ctx, rp.Mount(), oldDir, oldName) {
-		opts.Flags |= linux.RENAME_WHITEOUT
+	if below != nil && opts.Flags&linux.RENAME_EXCHANGE == 0 {
+		if below.have(ctx, rp.Mount(), oldDir, oldName) {
+			opts.Flags |= linux.RENAME_WHITEOUT
+		} else {
+			below.spare(oldDir, oldName)
+		}
 	}
 	r := &renaming{
 		fs: fs, upper: below != nil, creds: rp.Credentials(), flags: opts.Flags,
@@ -235,7 +239,7 @@ func (r *renaming) moveDentries(ctx context.Context) {
 	case r.dst != nil:
 		r.dst.unhashed.Store(true)
 	}
-	if r.upper && r.flags != 0 { // a whiteout is left, or it is an exchange
+	if r.upper && r.flags&(linux.RENAME_WHITEOUT|linux.RENAME_EXCHANGE) != 0 {
 		r.src.moved.Store(true)
 		if r.exchanges() {
 			r.dst.moved.Store(true)

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"weak"
 
 	"gvisor.dev/gvisor/pkg/abi/linux"
@@ -28,10 +29,10 @@ import (
 //   - a rename leaves a whiteout in the same transaction, since the overlay puts
 //     one there next; so the two can neither be torn apart by a crash, nor can
 //     the second fail;
-//   - where no layer below has the name there is nothing to hide: no whiteout is
-//     made, by a rename or else, nor is a directory marked opaque. The overlay asks
-//     for one after every rename, and for the other after that of a directory, and
-//     an image made of such a layer would carry them all;
+//   - where no layer below has the name there is nothing to hide: a rename leaves no
+//     whiteout, and the one that the overlay then asks for is reported made, as is
+//     the mark of an opaque directory. An image made of such a layer would carry
+//     them all;
 //   - making a whiteout where there is one succeeds, and where there is a file: the
 //     overlay asks for one after a rename of one name of a file to another of its
 //     names, too, which changes nothing;
@@ -53,6 +54,25 @@ type Lowers struct {
 	VFS   *vfs.VirtualFilesystem
 	Creds *auth.Credentials // that may search all of them
 	Roots []vfs.VirtualDentry
+
+	// spared is where a rename has left no whiteout, until the overlay asks for it:
+	// it has no two renames under way at once.
+	spared atomic.Pointer[place]
+}
+
+// place is a name in the directory of a dentry.
+type place struct {
+	key  uint64
+	name string
+}
+
+// spare has the next whiteout at name in dir not made: nothing is hidden there.
+func (l *Lowers) spare(dir *dentry, name string) { l.spared.Store(&place{dir.key, name}) }
+
+// spares reports whether the whiteout at name in dir is the one not to be made.
+func (l *Lowers) spares(dir *dentry, name string) bool {
+	p := l.spared.Swap(nil)
+	return p != nil && *p == place{dir.key, name}
 }
 
 // uppers are the mounts through which overlays use a file system as their upper

@@ -24,12 +24,13 @@ import (
 // network namespace.
 const registryAddress = "127.0.0.1:5000"
 
-// serveRegistry starts a registry, and has a containerd take it for all others.
-func serveRegistry(t *testing.T, c *testbed.Containerd) {
+// startRegistry starts an empty registry, for the test's duration; http is that table of
+// its configuration.
+func startRegistry(t *testing.T, http string) {
 	t.Helper()
 	dir := t.TempDir()
 	config := filepath.Join(dir, "config.yml")
-	text := fmt.Sprintf("version: 0.1\nlog: {level: error}\nstorage: {filesystem: {rootdirectory: %s}}\nhttp: {addr: %q}\n", dir, registryAddress)
+	text := fmt.Sprintf("version: 0.1\nlog: {level: error}\nstorage: {filesystem: {rootdirectory: %s}}\nhttp: %s\n", dir, http)
 	if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -42,6 +43,12 @@ func serveRegistry(t *testing.T, c *testbed.Containerd) {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
+}
+
+// serveRegistry starts a registry, and has a containerd take it for all others.
+func serveRegistry(t *testing.T, c *testbed.Containerd) {
+	t.Helper()
+	startRegistry(t, fmt.Sprintf("{addr: %q}", registryAddress))
 	await(t, "the registry", func() bool {
 		_, err := fetchFrom("http://" + registryAddress + "/v2/")
 		return err == nil
@@ -50,7 +57,7 @@ func serveRegistry(t *testing.T, c *testbed.Containerd) {
 	if err := os.MkdirAll(hosts, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	text = fmt.Sprintf("server = \"http://%s\"\n[host.\"http://%s\"]\n  capabilities = [\"pull\", \"resolve\"]\n", registryAddress, registryAddress)
+	text := fmt.Sprintf("server = \"http://%s\"\n[host.\"http://%s\"]\n  capabilities = [\"pull\", \"resolve\"]\n", registryAddress, registryAddress)
 	if err := os.WriteFile(filepath.Join(hosts, "hosts.toml"), []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}

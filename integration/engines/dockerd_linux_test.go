@@ -36,13 +36,18 @@ type engineFiles struct {
 	daemon, client string
 	path           []string
 	plugins        string
+	// old ones know neither features nor IPv6 tables.
+	old bool
 }
 
 // newestEngine is the newest engine, with compose and buildx.
 func newestEngine(t *testing.T) engineFiles {
 	local := filepath.Join(testbed.Need(t, "engine"), "usr/local")
 	bin := filepath.Join(local, "bin")
-	return engineFiles{filepath.Join(bin, "dockerd"), filepath.Join(bin, "docker"), []string{bin}, filepath.Join(local, "libexec/docker/cli-plugins")}
+	return engineFiles{
+		daemon: filepath.Join(bin, "dockerd"), client: filepath.Join(bin, "docker"), path: []string{bin},
+		plugins: filepath.Join(local, "libexec/docker/cli-plugins"),
+	}
 }
 
 // debianEngine is Debian's docker.io, out of an image with it: its programs run on the
@@ -60,7 +65,7 @@ func debianEngine(t *testing.T) engineFiles {
 			t.Fatal(err)
 		}
 	}
-	return engineFiles{filepath.Join(sbin, "dockerd"), filepath.Join(bin, "docker"), []string{own}, ""}
+	return engineFiles{daemon: filepath.Join(sbin, "dockerd"), client: filepath.Join(bin, "docker"), path: []string{own}, old: true}
 }
 
 // newDockerd starts an engine. runtimes are those of its configuration, beside what
@@ -85,7 +90,7 @@ func newDockerd(t *testing.T, rungv string, e engineFiles, runtimes map[string]a
 		"hosts":    []string{"unix://" + d.socket}, "data-root": filepath.Join(dir, "data"), "exec-root": filepath.Join(dir, "exec"),
 		"pidfile": filepath.Join(dir, "pid"), "iptables": false, "ip6tables": false, "ip-forward": false, "features": map[string]bool{"cdi": false},
 	}
-	if e.plugins == "" { // an old one
+	if e.old {
 		delete(settings, "features")
 		delete(settings, "ip6tables")
 	}

@@ -364,29 +364,6 @@ func (c *Container) Remove() error {
 	return nil
 }
 
-// Join moves a process of the host into the cgroup at path, below the root of each
-// hierarchy, which has to exist in one at least.
-func Join(p string, pid int) error {
-	m, err := manager.New(&cgroups.Cgroup{Path: path.Clean("/" + p), Resources: &cgroups.Resources{SkipDevices: true}})
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrUnavailable, err)
-	}
-	joined := false
-	for _, dir := range m.GetPaths() {
-		if _, err := os.Stat(dir); err != nil {
-			continue
-		}
-		if err := cgroups.WriteCgroupProc(dir, pid); err != nil {
-			return availability(fmt.Sprintf("move process %d", pid), err)
-		}
-		joined = true
-	}
-	if !joined {
-		return api.Errorf(api.KindNotFound, "no such cgroup")
-	}
-	return nil
-}
-
 // AdjustOOMScore sets process.oomScoreAdj. It is a wish: whoever may not lower the
 // score below what it was gets an error that wraps [ErrUnavailable].
 func AdjustOOMScore(pid, score int) error {
