@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"strings"
 	"testing"
 
 	"z.gfire.dev/gvx/ext4lite"
@@ -201,4 +202,31 @@ func TestSeek(t *testing.T) {
 	i.Release()
 	root.Release()
 	must(t, fs.Close())
+}
+
+// TestFeaturesThatFilesNeed: a volume made without them announces attributes and files
+// of more than 2 GiB once it is opened for writing, as otherwise e2fsck wants both away.
+func TestFeaturesThatFilesNeed(t *testing.T) {
+	path := kernelVolume(t, 64<<20, "-O", "^ext_attr,^large_file,^huge_file", "-I", "128")
+	fs := open(t, path, ext4lite.Options{ReadOnly: true})
+	closeFS(t, fs)
+	if out := run(t, tool(t, "dumpe2fs"), "-h", path); strings.Contains(out, "ext_attr") || strings.Contains(out, "large_file") {
+		t.Fatalf("made with them, or opening it for reading changed it: %s", out)
+	}
+	fs = open(t, path, ext4lite.Options{})
+	must(t, fs.WriteFile("f", []byte("start"), ext4lite.NewInode{Mode: 0o644}))
+	i, err := fs.Walk("f")
+	must(t, err)
+	must(t, i.SetXattr("user.name", []byte("value"), 0))
+	_, err = i.WriteAt([]byte("far"), 3<<30)
+	must(t, err)
+	i.Release()
+	closeFS(t, fs)
+	check(t, path)
+	out := run(t, tool(t, "dumpe2fs"), "-h", path)
+	for _, feature := range []string{"ext_attr", "large_file", "huge_file"} {
+		if !strings.Contains(out, feature) {
+			t.Errorf("the volume does not announce %s", feature)
+		}
+	}
 }

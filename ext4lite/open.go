@@ -187,17 +187,20 @@ func (fs *FS) open() error {
 	if fs.readonly.Load() {
 		return nil
 	}
-	if err := fs.settleCounts(); err != nil {
+	if err := fs.settle(); err != nil {
 		return err
 	}
 	return fs.cleanOrphans()
 }
 
-// settleCounts makes the superblock agree with the descriptors: the kernel
-// brings its counts up to date only when it unmounts.
-func (fs *FS) settleCounts() error {
+// settle makes the superblock agree with the descriptors, as the kernel brings its
+// counts up to date only when it unmounts, and announces what files here may come to
+// have and readers must know of: attributes, and more than 2 GiB or 2 TiB. The kernel
+// announces it at first use; mkfs does for nearly all volumes.
+func (fs *FS) settle() error {
+	const compat, roCompat = disk.CompatExtAttr, disk.ROCompatLargeFile | disk.ROCompatHugeFile
 	blocks, inodes := fs.a.Counts()
-	if fs.s.FreeBlocks == blocks && fs.s.FreeInodes == inodes {
+	if fs.s.FreeBlocks == blocks && fs.s.FreeInodes == inodes && fs.s.Compat&compat == compat && fs.s.ROCompat&roCompat == roCompat {
 		return nil
 	}
 	h, err := fs.start(2)
@@ -206,6 +209,8 @@ func (fs *FS) settleCounts() error {
 	}
 	defer h.Stop()
 	fs.s.FreeBlocks, fs.s.FreeInodes = blocks, inodes
+	fs.s.Compat |= compat
+	fs.s.ROCompat |= roCompat
 	fs.touchSuper(h)
 	return nil
 }

@@ -68,8 +68,15 @@ func (c *checker) inode(ino uint32, p []byte) error {
 		}
 		return nil
 	}
+	if ino == disk.BadBlocksIno {
+		m := &mapper{c: c, ino: ino, sectors: new(uint64)}
+		return m.indirect(d.Block[:])
+	}
 	if special && d.Mode == 0 && d.Blocks == 0 {
 		return nil
+	}
+	if high := disk.InodeFileACLHigh(p); high != 0 && c.s.Incompat&disk.Incompat64Bit == 0 {
+		return c.problem(XattrBad, ino, 0, "the upper half of its attribute block's number is %d, without 64bit", high)
 	}
 	f := &found{mode: d.Mode, links: d.Links, flags: d.Flags, gen: d.Generation, size: d.Size}
 	if !special {
@@ -311,6 +318,9 @@ func (c *checker) xattrs(ino uint32, d *disk.Inode, sectors *uint64) error {
 	}
 	if d.FileACL == 0 {
 		return nil
+	}
+	if c.s.Compat&disk.CompatExtAttr == 0 {
+		return c.problem(XattrBad, ino, d.FileACL, "an attribute block, without ext_attr")
 	}
 	if !c.g.ValidRange(d.FileACL, 1) || c.zones.Overlaps(d.FileACL, 1) {
 		return c.problem(XattrBad, ino, d.FileACL, "attribute block outside the volume's files")

@@ -58,6 +58,9 @@ func (c *checker) journal(m *mapper, d *disk.Inode) error {
 	if err != nil {
 		return c.damage(JournalBad, disk.JournalIno, m.extents[0].Physical, err)
 	}
+	if s.Users > 1 {
+		return c.problem(JournalBad, disk.JournalIno, m.extents[0].Physical, "the journal inside a volume says that %d volumes use it", s.Users)
+	}
 	if s.Start != 0 {
 		return c.problem(JournalBad, disk.JournalIno, m.extents[0].Physical, "holds transactions, but the volume does not say so")
 	}

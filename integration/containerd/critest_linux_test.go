@@ -20,8 +20,8 @@ import (
 // critestTimeout bounds the whole suite.
 const critestTimeout = 40 * time.Minute
 
-// critest runs the suite with a handler, and returns how many tests have passed and
-// which have failed.
+// critest runs the suite with a handler, logs what has failed and why, and returns how
+// many tests have passed and the names of those that have not.
 func critest(t *testing.T, c *testbed.Containerd, handler string, args ...string) (passed int, failed []string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), critestTimeout)
@@ -39,8 +39,12 @@ func critest(t *testing.T, c *testbed.Containerd, handler string, args ...string
 	var doc struct {
 		Suites []struct {
 			Cases []struct {
-				Name   string `xml:"name,attr"`
-				Status string `xml:"status,attr"`
+				Name    string `xml:"name,attr"`
+				Status  string `xml:"status,attr"`
+				Failure struct {
+					Text string `xml:",chardata"`
+				} `xml:"failure"`
+				Steps string `xml:"system-err"`
 			} `xml:"testcase"`
 		} `xml:"testsuite"`
 	}
@@ -54,20 +58,32 @@ func critest(t *testing.T, c *testbed.Containerd, handler string, args ...string
 			case c.Status == "passed":
 				passed++
 			case c.Status != "skipped" && c.Status != "pending":
-				failed = append(failed, strings.TrimPrefix(c.Name, "[It] "))
+				name := strings.TrimPrefix(c.Name, "[It] ")
+				failed = append(failed, name)
+				t.Logf("critest with %s: %s: %s\n%s", handler, name, c.Failure.Text, c.Steps)
 			}
 		}
-	}
-	if len(failed) > 0 {
-		t.Logf("critest with %s: %s", handler, output)
 	}
 	slices.Sort(failed)
 	return passed, failed
 }
 
+// repeatAtTheEnd returns a list whose names are logged behind the logs of daemons, where
+// who reads a failed run's last page sees them. Call it before anything else that logs
+// when the test ends.
+func repeatAtTheEnd(t *testing.T) (list *[]string) {
+	list = new([]string)
+	t.Cleanup(func() {
+		if len(*list) > 0 {
+			t.Logf("not known to fail: %q", *list)
+		}
+	})
+	return list
+}
+
 // compareFailures wants what fails to be known and, in a whole run, what is known to
-// fail.
-func compareFailures(t *testing.T, passed int, failed []string) {
+// fail. What is not known is added to a list.
+func compareFailures(t *testing.T, passed int, failed []string, unknown *[]string) {
 	t.Helper()
 	known := testbed.KnownFailures(t, filepath.Join("testdata", "critest_known.txt"))
 	t.Logf("gvx: %d passed, %d failed", passed, len(failed))
@@ -77,6 +93,7 @@ func compareFailures(t *testing.T, passed int, failed []string) {
 	for _, name := range failed {
 		if known[name] == "" {
 			t.Errorf("failed: %s", name)
+			*unknown = append(*unknown, name)
 		}
 	}
 	if !testbed.Nightly() {
@@ -97,6 +114,7 @@ const quick = "execSync|exec with|attach|basic operations|seccomp|NoNewPrivs|Run
 // or nightly the whole, with runc's score beside it. What fails is known, with its
 // reason, and what is known fails.
 func TestCritest(t *testing.T) {
+	unknown := repeatAtTheEnd(t)
 	c := newGVX(t, testbed.ContainerdOptions{ErofsSize: "1GiB", Runtimes: testbed.Handlers})
 	serveRegistry(t, c)
 	pushImages(t)
@@ -106,7 +124,7 @@ func TestCritest(t *testing.T) {
 		args = []string{"-ginkgo.focus", quick}
 	}
 	passed, failed := critest(t, c, "gvx", args...)
-	compareFailures(t, passed, failed)
+	compareFailures(t, passed, failed, unknown)
 	if !testbed.Nightly() {
 		return
 	}
@@ -122,10 +140,11 @@ func TestCritestSandboxAPI(t *testing.T) {
 	if !testbed.Nightly() {
 		t.Skip("as long as the whole of TestCritest: nightly")
 	}
+	unknown := repeatAtTheEnd(t)
 	c := newSandboxer(t)
 	serveRegistry(t, c)
 	pushImages(t)
 	passed, failed := critest(t, c, sandboxHandler)
-	compareFailures(t, passed, failed)
+	compareFailures(t, passed, failed, unknown)
 	testbed.Record(t, "critest, pods without a pause container", fmt.Sprintf("gvx: %d passed, %d failed.", passed, len(failed)))
 }

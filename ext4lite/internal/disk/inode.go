@@ -146,6 +146,10 @@ func (g *Geometry) InodeSeed(ino, generation uint32) uint32 {
 	return CRC32CU32(CRC32CU32(g.Seed, ino), generation)
 }
 
+// InodeFileACLHigh is the upper half of the number of an inode's attribute block, which
+// counts with 64bit only.
+func InodeFileACLHigh(p []byte) uint16 { return le.Uint16(p[0x76:]) }
+
 // DecodeInode reads inode ino from its bytes. It checks the checksum and the
 // fields that describe the inode's own layout; what the map points at is
 // checked where it is followed.
@@ -160,7 +164,7 @@ func DecodeInode(p []byte, ino uint32, g *Geometry, s *Super) (Inode, error) {
 	d.Generation = le.Uint32(p[0x64:])
 	d.FileACL = uint64(le.Uint32(p[0x68:]))
 	if s.Incompat&Incompat64Bit != 0 {
-		d.FileACL |= uint64(le.Uint16(p[0x76:])) << 32
+		d.FileACL |= uint64(InodeFileACLHigh(p)) << 32
 	}
 	d.DTime = le.Uint32(p[0x14:])
 	d.Blocks = uint64(le.Uint32(p[0x1C:]))

@@ -40,9 +40,10 @@ const (
 
 // Reserved inode numbers.
 const (
-	RootIno    = 2
-	ResizeIno  = 7
-	JournalIno = 8
+	BadBlocksIno = 1
+	RootIno      = 2
+	ResizeIno    = 7
+	JournalIno   = 8
 )
 
 // Limits on what a superblock may claim. They bound memory: the group

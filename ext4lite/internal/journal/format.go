@@ -63,6 +63,7 @@ type Super struct {
 	Incompat  uint32
 	UUID      [16]byte
 	FCBlocks  uint32
+	Users     uint32 // volumes that log here; older journals do not say
 
 	raw [superSize]byte
 }
@@ -109,7 +110,7 @@ func DecodeSuper(p []byte, blockSize int, blocks uint64) (*Super, error) {
 	case blockSuperV1:
 	case blockSuperV2:
 		s.Compat, s.Incompat = be.Uint32(p[0x24:]), be.Uint32(p[0x28:])
-		s.FCBlocks = be.Uint32(p[0x54:])
+		s.FCBlocks, s.Users = be.Uint32(p[0x54:]), be.Uint32(p[0x40:])
 		copy(s.UUID[:], p[0x30:])
 	default:
 		return bad("block type %d", be.Uint32(p[4:]))
