@@ -6,8 +6,10 @@ package boot
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -239,18 +241,27 @@ func (c *brokerClient) endHeld(id uint32) {
 	}
 }
 
-// hangUp answers all who wait, and those to come, and ends all connections.
+// hangUp answers all who wait, and those to come, and ends all connections. A broker
+// that lives, but is not heard any more, learns of it then, and lets go of them.
 func (c *brokerClient) hangUp() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	first := !c.gone
 	c.gone = true
 	for id, answer := range c.waiting {
 		answer <- dialed{netwire.NetUnreachable, nil}
 		delete(c.waiting, id)
 	}
-	for conn := range c.conns {
-		go conn.end()
+	if !first {
+		return // Connections that came since have ended as they came.
 	}
+	conns := slices.Collect(maps.Keys(c.conns))
+	go func() {
+		for _, conn := range conns {
+			conn.end()
+		}
+		_ = c.raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_WR) })
+	}()
 }
 
 // hostConn is a connection of the host.
