@@ -186,9 +186,10 @@ func TestPjdfstest(t *testing.T) {
 	m.finish()
 }
 
-// TestXfstests runs the generic group of xfstests, if GVX_XFSTESTS names a
-// folder in which it was built. testdata/xfstests_known.txt lists what fails,
-// each with its reason; what passes must not be in it.
+// TestXfstests runs what of xfstests is for any file system and is quick, nightly all
+// that its authors run unattended, if GVX_XFSTESTS names a folder in which it was built.
+// testdata/xfstests_known.txt lists what fails, each with its reason; what passes must
+// not be in it.
 func TestXfstests(t *testing.T) {
 	suite := os.Getenv("GVX_XFSTESTS")
 	if suite == "" {
@@ -198,7 +199,7 @@ func TestXfstests(t *testing.T) {
 	x := newXfstests(t, suite)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Hour)
 	defer cancel()
-	args := []string{"-fuse", "-g", "quick"}
+	args := []string{"-fuse", "-g", map[bool]string{false: "quick", true: "auto"}[testbed.Nightly()]}
 	if !mayRaiseLimits() {
 		t.Logf("this machine does not let root raise limits: without %v", limitTests)
 		args = append(args, "-e", strings.Join(limitTests, ","))

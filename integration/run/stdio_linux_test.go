@@ -231,3 +231,69 @@ func TestAWriteIsWhole(t *testing.T) {
 		})
 	}
 }
+
+// throttledWrites writes to its standard output and to a pipe of its own, each read
+// slowly, while it is stopped again and again for using more than its processor time,
+// and says what is short. Signals do make a write short, and it says by how much.
+const throttledWrites = `
+import os, signal, sys, threading, time
+busy = os.fork()
+if not busy:
+    while True: pass
+data = os.urandom(1000) * 1000
+def write(fd, name):
+    n = os.write(fd, data)
+    if n != len(data): sys.stderr.write("%s: %d bytes\n" % (name, n))
+out, into = os.pipe()
+def read():
+    got = b""
+    while len(got) < 4 * len(data):
+        time.sleep(.02)
+        got += os.read(out, 50000)
+    if got != 4 * data: sys.stderr.write("the pipe has other bytes\n")
+reader = threading.Thread(target=read)
+reader.start()
+for _ in range(3): write(into, "pipe")
+handled = sent = 0
+def handle(*_):
+    global handled
+    handled += 1
+signal.signal(signal.SIGALRM, handle)
+signal.setitimer(signal.ITIMER_REAL, .03, .03)
+while sent < len(data): sent += os.write(into, data[sent:])
+signal.setitimer(signal.ITIMER_REAL, 0)
+if not handled: sys.stderr.write("no signal came\n")
+reader.join()
+for _ in range(3): write(1, "stream")
+os.kill(busy, signal.SIGKILL)
+sys.stderr.write("mask %s\n" % [sorted(signal.pthread_sigmask(signal.SIG_BLOCK, []))])
+`
+
+// TestAWriteIsWholeUnderALimit: to be stopped for a moment is no signal, which would
+// make a write short.
+func TestAWriteIsWholeUnderALimit(t *testing.T) {
+	h := getHome(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := h.Command(ctx, "run", "--rm", "--network", "none", "--cpus", "0.5", image, "python3", "-c", throttledWrites)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var said strings.Builder
+	cmd.Stderr = &said
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	got, buf := 0, make([]byte, 50000)
+	for {
+		n, err := out.Read(buf)
+		if got += n; err != nil {
+			break
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	if err := cmd.Wait(); err != nil || got != 3000000 || said.String() != "mask [[]]\n" {
+		t.Errorf("%v, %d bytes came: %s", err, got, said.String())
+	}
+}

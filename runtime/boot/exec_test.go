@@ -136,17 +136,22 @@ func TestStreamsOfARefusedExec(t *testing.T) {
 			sets.put(execID(1), streamSet{fds: []int{given}, at: time.Now()})
 			ends = append(ends, ours)
 		}
+		kept := func() int {
+			sets.mu.Lock()
+			defer sets.mu.Unlock()
+			return len(sets.arrived)
+		}
 		put()
 		time.Sleep(streamsStay - time.Second)
 		put() // Again, under the same id: its time is its own.
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
-		if len(sets.arrived) != 1 {
-			t.Errorf("%d sets are kept, want the second", len(sets.arrived))
+		if n := kept(); n != 1 {
+			t.Errorf("%d sets are kept, want the second", n)
 		}
 		time.Sleep(streamsStay)
 		synctest.Wait()
-		if len(sets.arrived) != 0 {
+		if kept() != 0 {
 			t.Error("a set is kept for ever")
 		}
 		for _, f := range ends {

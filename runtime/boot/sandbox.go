@@ -25,6 +25,9 @@ type sandbox struct {
 	// platform delivers the platform; nil before startPlatform.
 	platform chan madePlatform
 
+	// writes are those that go on after a stop.
+	writes writes
+
 	// These are set by boot, before the guest runs, and then only read.
 	k        *kernel.Kernel
 	userns   *auth.UserNamespace

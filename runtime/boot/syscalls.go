@@ -23,8 +23,8 @@ import (
 func (sb *sandbox) syscallOverrides() map[string]func(kernel.SyscallFn) kernel.SyscallFn {
 	return map[string]func(kernel.SyscallFn) kernel.SyscallFn{
 		"fallocate": allocateOnVolumes,
-		"write":     writeAll,
-		"writev":    writeAllVectors,
+		"write":     sb.writes.whole,
+		"writev":    sb.writes.wholeVectors,
 
 		"umount2": umountShared,
 		"mount":   sb.mountCall,

@@ -7,8 +7,8 @@
 //
 // It owns the shim's ends of all of them, and the copying where there is any. It
 // knows nothing of tasks or sandboxes, and believes nothing about who reads: a
-// reader that is away for a while, such as a containerd that is started again,
-// loses nothing and breaks no guest, and one that never reads keeps nothing from
+// reader that comes late or is away for a while, such as a containerd that is started
+// again, loses nothing and breaks no guest, and one that never reads keeps nothing from
 // ending.
 package stdio
 

@@ -44,12 +44,18 @@ type Set struct {
 	input  *input
 	logger *logger
 	closed bool
+
+	// late wait for readers of what has ended. They give up after closing is closed:
+	// at giveUp, which is set before, or at once if there is nothing to read.
+	late    sync.WaitGroup
+	closing chan struct{}
+	giveUp  time.Time
 }
 
 // Open opens a process' streams. The caller donates the guest's ends, then calls
 // Donated, and Close at the end.
 func Open(c Config) (_ *Set, err error) {
-	s := &Set{}
+	s := &Set{closing: make(chan struct{})}
 	defer func() {
 		if err != nil {
 			s.Donated()
@@ -88,7 +94,7 @@ func (s *Set) Exited() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, f := range s.held {
-		f.Close()
+		s.letGo(f)
 	}
 	s.held = nil
 }
@@ -141,10 +147,8 @@ func (s *Set) Resize(rows, columns uint16) error {
 	return errors.Join(err, ioctlErr)
 }
 
-// Close ends the streams. Output that is being copied may take that long to reach
-// its reader.
+// Close ends the streams. Output may take that long to reach its reader.
 func (s *Set) Close(patience time.Duration) {
-	s.Exited()
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
@@ -152,7 +156,10 @@ func (s *Set) Close(patience time.Duration) {
 	}
 	s.closed = true
 	closers, logger := s.closers, s.logger
+	s.giveUp = time.Now().Add(patience)
+	close(s.closing)
 	s.mu.Unlock()
+	s.Exited()
 
 	done := make(chan struct{})
 	go func() {
@@ -170,6 +177,7 @@ func (s *Set) Close(patience time.Duration) {
 		logger.end(patience)
 	}
 	<-done
+	s.late.Wait()
 }
 
 // closeLater has something closed by Close.

@@ -320,6 +320,59 @@ func TestOutputIsAppendedToAFile(t *testing.T) {
 	}
 }
 
+// TestOutputIsReadAfterTheEnd: a short process has ended before containerd has opened
+// its output, which holds all of it nevertheless, and ends.
+func TestOutputIsReadAfterTheEnd(t *testing.T) {
+	for _, terminal := range []bool{false, true} {
+		for _, text := range []string{"output", ""} {
+			path := mkfifo(t, "out")
+			s := open(t, Config{Stdout: path, Terminal: terminal})
+			guest := guestEnd(t, s.Stdout())
+			s.Donated()
+			if _, err := guest.WriteString(text); err != nil {
+				t.Fatal(err)
+			}
+			guest.Close()
+			s.Exited()
+			time.Sleep(100 * time.Millisecond)
+			within(t, "reading", func() {
+				if data, err := os.ReadFile(path); err != nil || string(data) != text {
+					t.Errorf("terminal %v: read %q, %v; want %q", terminal, data, err, text)
+				}
+			})
+			within(t, "close", func() { s.Close(patience) })
+		}
+	}
+}
+
+// TestOutputIsReadAfterItsProcessIsDeleted: it may take as long as the caller says, if
+// there is any.
+func TestOutputIsReadAfterItsProcessIsDeleted(t *testing.T) {
+	path := mkfifo(t, "out")
+	s := open(t, Config{Stdout: path})
+	if _, err := s.Stdout().WriteString("output"); err != nil {
+		t.Fatal(err)
+	}
+	s.Donated()
+	read := make(chan string)
+	go func() {
+		time.Sleep(50 * time.Millisecond)
+		data, _ := os.ReadFile(path)
+		read <- string(data)
+	}()
+	within(t, "close", func() { s.Close(patience) })
+	if got := <-read; got != "output" {
+		t.Errorf("read %q", got)
+	}
+	s = open(t, Config{Stdout: mkfifo(t, "silent")})
+	s.Donated()
+	within(t, "close of what has nothing to read", func() { s.Close(time.Hour) })
+	s = open(t, Config{Stdout: mkfifo(t, "unread")})
+	_, _ = s.Stdout().WriteString("output")
+	s.Donated()
+	within(t, "close of what nobody reads", func() { s.Close(time.Millisecond) })
+}
+
 // TestOutputThatIsNeverRead: a guest's child holds the output when the process is
 // deleted.
 func TestOutputThatIsNeverRead(t *testing.T) {

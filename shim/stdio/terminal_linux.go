@@ -69,7 +69,7 @@ func (s *Set) terminalOutput(c Config) (io.WriteCloser, error) {
 	}
 	f := os.NewFile(uintptr(fd), t.path)
 	s.closeLater(f)
-	return f, nil
+	return lateOutput{f, s}, nil
 }
 
 // nowhere is the output that nobody wants.
