@@ -4,6 +4,7 @@ package containerd
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	"github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/pkg/cio"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
 	"z.gfire.dev/gvx/integration/testbed"
@@ -33,12 +35,7 @@ func TestAReaderThatComesAfterTheEnd(t *testing.T) {
 	c := newGVX(t, testbed.ContainerdOptions{})
 	image := c.Image(t, "overlayfs", "demo")
 	c.MustCtr(t, gvx("overlayfs", "--detach", image, "late", "sleep", "1000")...)
-	connection, err := client.New(c.Socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer connection.Close()
-	ctx := namespaces.WithNamespace(t.Context(), c.Namespace)
+	connection, ctx := connect(t, c)
 	container, err := connection.LoadContainer(ctx, "late")
 	if err != nil {
 		t.Fatal(err)
@@ -88,6 +85,61 @@ func TestAReaderThatComesAfterTheEnd(t *testing.T) {
 	await(t, "the end of the container", func() bool { return status(t, c, "late") == "STOPPED" })
 	c.Ctr(t, "tasks", "delete", "late")
 	c.MustCtr(t, "containers", "delete", "late")
+}
+
+// connect makes a client of containerd, and a context for its calls.
+func connect(t *testing.T, c *testbed.Containerd) (*client.Client, context.Context) {
+	t.Helper()
+	connection, err := client.New(c.Socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { connection.Close() })
+	return connection, namespaces.WithNamespace(t.Context(), c.Namespace)
+}
+
+// TestAKillBesideAStart: what kills a container that is just being started ends it, and
+// does not leave its client waiting for an end that never comes.
+func TestAKillBesideAStart(t *testing.T) {
+	c := newGVX(t, testbed.ContainerdOptions{})
+	image := c.Image(t, "overlayfs", "demo")
+	connection, ctx := connect(t, c)
+	for i := range 12 {
+		id := fmt.Sprint("killed-", i)
+		c.MustCtr(t, "containers", "create", "--runtime", testbed.Runtime, "--snapshotter", "overlayfs", image, id, "sleep", "1000")
+		container, err := connection.LoadContainer(ctx, id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		task, err := container.NewTask(ctx, cio.NullIO)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ended, err := task.Wait(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		started := make(chan error, 1)
+		go func() { started <- task.Start(ctx) }()
+		time.Sleep(time.Duration(i) * time.Millisecond / 2)
+		err = task.Kill(ctx, unix.SIGKILL)
+		if errdefs.IsNotFound(err) {
+			t.Errorf("round %d: kill: %v", i, err)
+		}
+		t.Logf("round %d: kill: %v; start: %v", i, err, <-started)
+		select {
+		case status := <-ended:
+			if status.ExitCode() != 137 {
+				t.Errorf("round %d: %+v", i, status)
+			}
+		case <-time.After(patience):
+			t.Fatalf("round %d: it runs on", i)
+		}
+		if _, err := task.Delete(ctx); err != nil {
+			t.Error(err)
+		}
+		c.MustCtr(t, "containers", "delete", id)
+	}
 }
 
 // readInTime reads a fifo to its end.

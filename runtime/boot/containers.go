@@ -250,12 +250,14 @@ func (sb *sandbox) waitContainer(c *container) {
 
 // endUnstarted has the first processes of containers run that were made for additional
 // ones, and killed with the guest: the kernel waits for them, too, and they cannot end
-// unstarted.
+// unstarted. From then on no more are made.
 func (sb *sandbox) endUnstarted() {
 	sb.mu.Lock()
+	sb.ending = true
 	all := slices.Collect(maps.Values(sb.containers))
 	sb.mu.Unlock()
 	for _, c := range all {
+		c.forget()
 		c.begin(sb.k.StartProcess)
 	}
 }
@@ -450,7 +452,7 @@ func (sb *sandbox) enter(c *container) error {
 	sb.mu.Lock()
 	defer sb.mu.Unlock()
 	switch {
-	case sb.first.init == nil:
+	case sb.first.init == nil, sb.ending:
 		return errNotStarted
 	case sb.containers[c.spec.ID] != nil:
 		return api.Errorf(api.KindExists, "container %s exists in this sandbox", c.spec.ID)

@@ -64,6 +64,8 @@ type sandbox struct {
 	mu sync.Mutex
 	// containers are all, by id.
 	containers map[string]*container
+	// ending says that the guest is: it takes no more.
+	ending bool
 }
 
 func newSandbox(h *api.HeadStart, tl *timeline) *sandbox {

@@ -61,6 +61,12 @@ func (t *container) process(id string) *process {
 	return t.execs[id]
 }
 
+// awaitStart returns when the first process is not being started, or is no more.
+func (t *container) awaitStart() {
+	t.starting.Lock()
+	defer t.starting.Unlock()
+}
+
 // watch waits for the first process' end and tells of it, after the execs' ends.
 // It runs from the container's creation on, since a sandbox can die before it is
 // started.

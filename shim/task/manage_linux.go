@@ -237,6 +237,12 @@ func (s *Service) Kill(ctx context.Context, r *taskapi.KillRequest) (*emptypb.Em
 		return nil, errEnded(p)
 	case p.id == "":
 		err = t.runtime.Signal(ctx, int(r.GetSignal()), r.GetAll())
+		if api.KindOf(err) == api.KindState {
+			// It has ended, or is being started and has not begun: then its client would
+			// wait for an end that nothing brings.
+			t.awaitStart()
+			err = t.runtime.Signal(ctx, int(r.GetSignal()), r.GetAll())
+		}
 	case running == nil:
 		return nil, fail(errdefs.ErrFailedPrecondition, "signal process %s of container %s: it does not run yet", p.id, t.id)
 	default:
