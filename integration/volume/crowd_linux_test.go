@@ -347,9 +347,11 @@ func descendants(t *testing.T, pid int) []int {
 	return all
 }
 
-// comeAndGo makes and removes so many files in a directory, and says so often.
+// comeAndGo makes and removes so many files in a directory, and says so often. In a
+// sandbox's first moments nothing is collected: it waits until they are over.
 const comeAndGo = `exec python3 -u -c '
 import os, time
+time.sleep(2)
 for d, files in ("/v/d", %d), ("/root/d", %d):
     os.mkdir(d)
     for n in range(files):
