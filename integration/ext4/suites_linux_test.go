@@ -199,15 +199,21 @@ func TestXfstests(t *testing.T) {
 	x := newXfstests(t, suite)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Hour)
 	defer cancel()
-	args := []string{"-fuse", "-g", map[bool]string{false: "quick", true: "auto"}[testbed.Nightly()]}
-	if some := strings.Fields(os.Getenv("GVX_XFSTESTS_SOME")); len(some) > 0 {
-		args = append(args[:1], some...)
-	}
+	args := []string{"-fuse"}
 	if !mayRaiseLimits() {
 		t.Logf("this machine does not let root raise limits: without %v", limitTests)
 		args = append(args, "-e", strings.Join(limitTests, ","))
 	}
+	switch some := strings.Fields(os.Getenv("GVX_XFSTESTS_SOME")); {
+	case len(some) > 0:
+		args = append(args, some...)
+	case testbed.Nightly():
+		args = append(args, "-g", "auto")
+	default:
+		args = append(args, "-g", "quick")
+	}
 	run := exec.CommandContext(ctx, filepath.Join(suite, "check"), args...)
+	run.WaitDelay = time.Minute // A server that is left keeps the output open.
 	run.Dir, run.Env = suite, append(os.Environ(), "HOST_OPTIONS="+x.config, "RESULT_BASE="+filepath.Join(x.dir, "results"))
 	out, err := run.CombinedOutput()
 	t.Logf("%v\n%s", err, clip(string(out)))
