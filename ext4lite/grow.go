@@ -59,7 +59,7 @@ func (fs *FS) Grow(size int64) error {
 	if size > mkfs.MaxSize {
 		return fmt.Errorf("%d bytes, at most %d are possible: %w", size, int64(mkfs.MaxSize), EFBIG)
 	}
-	w := &growth{fs: fs, s: fs.s.Clone(), old: fs.g.Groups, blocks: map[uint64][]byte{}}
+	w := &growth{fs: fs, s: fs.announced(), old: fs.g.Groups, blocks: map[uint64][]byte{}}
 	if err := w.plan(uint64(size) >> fs.g.BlockShift); err != nil {
 		return err
 	}

@@ -94,6 +94,7 @@ type FS struct {
 	dirty      map[*Inode]struct{}
 	superMu    sync.Mutex
 	superDirt  bool
+	attributed atomic.Bool // the volume announces attributes, or will with the next superblock
 	icache     icache
 	overhead   uint64
 	journal    []disk.Range
@@ -187,6 +188,7 @@ func (fs *FS) open() error {
 	if fs.readonly.Load() {
 		return nil
 	}
+	fs.attributed.Store(fs.s.Compat&disk.CompatExtAttr != 0)
 	if err := fs.settle(); err != nil {
 		return err
 	}
@@ -194,13 +196,15 @@ func (fs *FS) open() error {
 }
 
 // settle makes the superblock agree with the descriptors, as the kernel brings its
-// counts up to date only when it unmounts, and announces what files here may come to
-// have and readers must know of: attributes, and more than 2 GiB or 2 TiB. The kernel
-// announces it at first use; mkfs does for nearly all volumes.
+// counts up to date only when it unmounts, and announces files of more than 2 GiB; of
+// more than 2 TiB where there can be any. mkfs has done so for nearly all volumes.
 func (fs *FS) settle() error {
-	const compat, roCompat = disk.CompatExtAttr, disk.ROCompatLargeFile | disk.ROCompatHugeFile
+	roCompat := uint32(disk.ROCompatLargeFile)
+	if fs.g.Blocks>>(41-fs.g.BlockShift) > 0 {
+		roCompat |= disk.ROCompatHugeFile
+	}
 	blocks, inodes := fs.a.Counts()
-	if fs.s.FreeBlocks == blocks && fs.s.FreeInodes == inodes && fs.s.Compat&compat == compat && fs.s.ROCompat&roCompat == roCompat {
+	if fs.s.FreeBlocks == blocks && fs.s.FreeInodes == inodes && fs.s.ROCompat&roCompat == roCompat {
 		return nil
 	}
 	h, err := fs.start(2)
@@ -209,7 +213,6 @@ func (fs *FS) settle() error {
 	}
 	defer h.Stop()
 	fs.s.FreeBlocks, fs.s.FreeInodes = blocks, inodes
-	fs.s.Compat |= compat
 	fs.s.ROCompat |= roCompat
 	fs.touchSuper(h)
 	return nil

@@ -46,11 +46,21 @@ func (fs *FS) encodeSuper(h *journal.Handle) error {
 		return fmt.Errorf("write superblock: %w", err)
 	}
 	fs.s.WriteTime = uint32(fs.opt.Now().Unix())
-	s := fs.s.Clone() // the features of fs.s are read without a lock
+	s := fs.announced()
 	s.Incompat |= disk.IncompatRecover
 	copy(b.Data[disk.SuperOffset&(fs.g.BlockSize-1):], s.Encode())
 	h.Dirty(b)
 	return nil
+}
+
+// announced copies the superblock, with attributes among its features if files have
+// any: those of fs.s are read without a lock. The caller holds superMu.
+func (fs *FS) announced() *disk.Super {
+	s := fs.s.Clone()
+	if fs.attributed.Load() {
+		s.Compat |= disk.CompatExtAttr
+	}
+	return s
 }
 
 // touchSuper makes the superblock part of the transaction.

@@ -257,6 +257,9 @@ func (i *Inode) storeXattrs(h *journal.Handle, list []disk.Xattr) error {
 			out = append(out, x)
 		}
 	}
+	if len(list) > 0 && !i.fs.attributed.Swap(true) {
+		i.fs.touchSuper(h)
+	}
 	if len(out) > 0 && !disk.FitXattrBlock(out, i.fs.g) {
 		return fmt.Errorf("attributes do not fit in a block of %d bytes: %w", i.fs.g.BlockSize, ENOSPC)
 	}

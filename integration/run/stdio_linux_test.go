@@ -240,6 +240,10 @@ import os, signal, sys, threading, time
 busy = os.fork()
 if not busy:
     while True: pass
+for i in range(60): # Their ends are signals that are ignored.
+    if not os.fork():
+        time.sleep(i / 20)
+        os._exit(0)
 data = os.urandom(1000) * 1000
 def write(fd, name):
     n = os.write(fd, data)

@@ -70,6 +70,8 @@ type container struct {
 	firstErr  error
 	begun     bool
 	forgotten bool
+	// sealed says that the guest ends: no first process is made any more.
+	sealed bool
 
 	// ns is nil before it is prepared and after its end.
 	ns *namespaces
@@ -174,7 +176,7 @@ func (sb *sandbox) startContainer(c *container) error {
 func (sb *sandbox) makeProcess(c *container) (*kernel.ThreadGroup, error) {
 	c.making.Lock()
 	defer c.making.Unlock()
-	if c.forgotten {
+	if c.forgotten || c.sealed && c.first == nil {
 		return nil, errNotStarted
 	}
 	if c.first == nil && c.firstErr == nil {
@@ -191,6 +193,13 @@ func (c *container) begin(start func(*kernel.ThreadGroup)) {
 		c.begun = true
 		start(c.first)
 	}
+}
+
+// seal has no process made of a container any more that has none.
+func (c *container) seal() {
+	c.making.Lock()
+	defer c.making.Unlock()
+	c.sealed = true
 }
 
 // forget has no process made of a container any more, and returns the first one if
@@ -257,7 +266,7 @@ func (sb *sandbox) endUnstarted() {
 	all := slices.Collect(maps.Values(sb.containers))
 	sb.mu.Unlock()
 	for _, c := range all {
-		c.forget()
+		c.seal()
 		c.begin(sb.k.StartProcess)
 	}
 }

@@ -29,7 +29,8 @@ var allBlockable = ^linux.SignalSet(0) &^ kernel.UnblockableSignals
 // writes are those that a stop has interrupted halfway. A task stops at the end of a
 // system call only: the write ends as one that is to be called again, and goes on where
 // it was. In between no handler of a signal may run, as its program would be told that
-// nothing has been written: signals are blocked until then. Its zero value is ready.
+// nothing has been written: signals are blocked until then. Its zero value is ready. mu
+// is taken last.
 type writes struct {
 	number  atomic.Int32
 	mu      sync.Mutex
@@ -64,9 +65,22 @@ func (w *writes) wholeVectors(writev kernel.SyscallFn) kernel.SyscallFn {
 func (w *writes) complete(write kernel.SyscallFn, source func(*kernel.Task, arch.SyscallArguments) (usermem.IOSequence, error)) kernel.SyscallFn {
 	return func(t *kernel.Task, number uintptr, args arch.SyscallArguments) (uintptr, *kernel.SyscallControl, error) {
 		done, was := w.resume(t, number, args)
+		file := t.GetFile(args[0].Int())
+		if file != nil {
+			defer file.DecRef(t)
+		}
+		if done > 0 && was != file {
+			return done, nil, nil // It was closed, and something else may have its number.
+		}
+		if file == nil || !waitsForAll(t, file) {
+			if done > 0 {
+				return done, nil, nil
+			}
+			return write(t, number, args)
+		}
 		if done == 0 {
 			n, control, err := write(t, number, args)
-			if err != nil || n == 0 {
+			if err != nil || n == 0 || !hasNumber(t, file, args[0].Int()) {
 				return n, control, err
 			}
 			done = n
@@ -74,14 +88,6 @@ func (w *writes) complete(write kernel.SyscallFn, source func(*kernel.Task, arch
 		src, err := source(t, args)
 		if err != nil || src.NumBytes() <= int64(done) {
 			return done, nil, nil
-		}
-		file := t.GetFile(args[0].Int())
-		if file == nil {
-			return done, nil, nil
-		}
-		defer file.DecRef(t)
-		if was != nil && was != file {
-			return done, nil, nil // It was closed, and something else has its number.
 		}
 		done, interrupted := finishWrite(t, file, done, src.DropFirst64(int64(done)))
 		if interrupted && w.stop(t, stoppedWrite{call: number, args: args, file: file, done: done}) {
@@ -91,15 +97,22 @@ func (w *writes) complete(write kernel.SyscallFn, source func(*kernel.Task, arch
 	}
 }
 
+// hasNumber says whether a descriptor still is that file's.
+func hasNumber(t *kernel.Task, file *vfs.FileDescription, fd int32) bool {
+	now := t.GetFile(fd)
+	if now == nil {
+		return false
+	}
+	now.DecRef(t)
+	return now == file
+}
+
 // finishWrite writes what is left of a write to a stream of which so much is done, and
 // returns how much is done then: all of it, unless the descriptor does not wait, the
 // other end goes, or the task is interrupted, in which case it may go on afterwards. As
 // on Linux an error after a part of it is told by the next call, but for a pipe's
 // SIGPIPE.
 func finishWrite(t *kernel.Task, file *vfs.FileDescription, done uintptr, src usermem.IOSequence) (now uintptr, interrupted bool) {
-	if !waitsForAll(t, file) {
-		return done, false
-	}
 	entry, writable := waiter.NewChannelEntry(waiter.WritableEvents | waiter.EventHUp | waiter.EventErr)
 	if err := file.EventRegister(&entry); err != nil {
 		return done, false
@@ -142,26 +155,56 @@ func waitsForAll(t *kernel.Task, file *vfs.FileDescription) bool {
 }
 
 // stop has a write that was interrupted go on later. It says no where a signal is the
-// cause, upon which a write is short.
+// cause, upon which a write is short, or a debugger may be, which may do anything.
 func (w *writes) stop(t *kernel.Task, s stoppedWrite) bool {
 	s.mask = t.SignalMask()
-	if t.PendingSignals()&^s.mask != 0 {
+	if t.PendingSignals()&^s.mask != 0 || t.Tracer() != nil {
 		return false
 	}
-	t.SetSignalMask(allBlockable)
+	// What is ignored would wait for its turn if it were blocked, and interrupt then.
+	t.SetSignalMask(s.mask | allBlockable&^ignored(t.ThreadGroup()))
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.stopped == nil {
 		w.stopped = make(map[*kernel.Task]stoppedWrite)
 	}
-	for other := range w.stopped {
-		if other.ExitState() != kernel.TaskExitNone {
-			delete(w.stopped, other) // It was killed meanwhile.
-		}
-	}
+	w.sweep()
 	w.stopped[t] = s
 	w.number.Store(int32(len(w.stopped)))
 	return true
+}
+
+// ignored are the signals that do nothing to a process.
+func ignored(tg *kernel.ThreadGroup) (set linux.SignalSet) {
+	byDefault := linux.MakeSignalSet(linux.SIGCHLD, linux.SIGCONT, linux.SIGURG, linux.SIGWINCH)
+	for sig := linux.Signal(1); sig <= linux.SignalMaximum; sig++ {
+		one := linux.SignalSetOf(sig)
+		if one&kernel.UnblockableSignals != 0 {
+			continue
+		}
+		action, err := tg.SetSigAction(sig, nil)
+		if err == nil && (action.Handler == linux.SIG_IGN || action.Handler == linux.SIG_DFL && one&byDefault != 0) {
+			set |= one
+		}
+	}
+	return set
+}
+
+// swept is how many tasks are looked at to find those that were killed.
+const swept = 8
+
+// sweep forgets tasks that were killed before they went on, if it meets them. The
+// caller holds w.mu.
+func (w *writes) sweep() {
+	looked := 0
+	for t := range w.stopped {
+		if t.ExitState() != kernel.TaskExitNone {
+			delete(w.stopped, t)
+		}
+		if looked++; looked == swept {
+			return
+		}
+	}
 }
 
 // resume returns how much of the task's write is done, and to what, or 0 if it begins
@@ -172,7 +215,11 @@ func (w *writes) resume(t *kernel.Task, call uintptr, args arch.SyscallArguments
 	}
 	w.mu.Lock()
 	s, ok := w.stopped[t]
-	delete(w.stopped, t)
+	if ok {
+		delete(w.stopped, t)
+	} else {
+		w.sweep()
+	}
 	w.number.Store(int32(len(w.stopped)))
 	w.mu.Unlock()
 	if !ok {

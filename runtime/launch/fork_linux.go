@@ -7,6 +7,7 @@ package launch
 import (
 	"fmt"
 	"os"
+	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -138,6 +139,13 @@ func fork(cfg *ForkConfig, outer *lockdown.Outer, socket *os.File) (*Process, er
 	return execute(ProcessName, files, outer)
 }
 
+// forking counts children that may still have copies of this process' descriptors.
+var forking atomic.Int32
+
+// Forking says whether a child of this process may still have copies of descriptors that
+// were open a moment ago, as it has not become its program yet.
+func Forking() bool { return forking.Load() > 0 }
+
 // execute runs this very binary under another name, from a thread that stays until
 // the process is reaped. The files become its descriptors from 0 on.
 func execute(name string, files []*os.File, outer *lockdown.Outer) (*Process, error) {
@@ -149,12 +157,14 @@ func execute(name string, files []*os.File, outer *lockdown.Outer) (*Process, er
 			forked <- err
 			return
 		}
+		forking.Add(1)
 		child, err := os.StartProcess(selfExecutable, []string{name}, &os.ProcAttr{
 			Dir:   "/",
 			Env:   []string{},
 			Files: files,
 			Sys:   attr,
 		})
+		forking.Add(-1)
 		if err != nil {
 			forked <- err
 			return

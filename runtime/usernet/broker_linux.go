@@ -148,6 +148,8 @@ const closePatience = 5 * time.Second
 // any more.
 func (b *Broker) serve() {
 	defer b.flows.closeAll()
+	// Nobody is there to take in clients of published ports either.
+	defer func() { _ = unixShutdown(b.raw) }()
 	// One byte more than a packet shows that one is longer.
 	buf := make([]byte, netwire.MaxRequests*netwire.RequestBytes+1)
 	for {
@@ -163,7 +165,6 @@ func (b *Broker) serve() {
 			if err != nil {
 				// The other end is the same program: it could not say this.
 				b.warn("the sandbox sent a %w on its network channel: it gets no more connections", err)
-				_ = unixShutdown(b.raw)
 				return
 			}
 			b.handle(r)

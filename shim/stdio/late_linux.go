@@ -11,9 +11,12 @@ package stdio
 import (
 	"fmt"
 	"os"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"z.gfire.dev/gvx/runtime/launch"
 )
 
 // A reader that is late comes within moments, one that is started again within
@@ -26,17 +29,21 @@ const (
 // letGo gives up the shim's end of a fifo, which keeps a writer until somebody reads.
 func (s *Set) letGo(f *os.File) {
 	writer, err := writerOf(f)
+	// A child that has not become its program yet has a copy, which reads, too.
+	syscall.ForkLock.RLock()
 	f.Close()
+	sure := !launch.Forking()
+	syscall.ForkLock.RUnlock()
 	if err != nil {
 		return // It is closed already, or there is no descriptor left to wait with.
 	}
-	if hasReader(writer) {
+	if sure && hasReader(writer) {
 		writer.Close()
 		return
 	}
 	s.late.Go(func() {
 		defer writer.Close()
-		for wait := firstLook; !hasReader(writer); wait = min(2*wait, rareLook) {
+		for wait := firstLook; launch.Forking() || !hasReader(writer); wait = min(2*wait, rareLook) {
 			select {
 			case <-s.closing:
 				if time.Now().After(s.giveUp) || unread(writer) == 0 {

@@ -61,10 +61,17 @@ func (t *container) process(id string) *process {
 	return t.execs[id]
 }
 
-// awaitStart returns when the first process is not being started, or is no more.
-func (t *container) awaitStart() {
-	t.starting.Lock()
-	defer t.starting.Unlock()
+// awaitStart returns when the first process is not being started, or is no more, or
+// the context has ended.
+func (t *container) awaitStart(ctx context.Context) {
+	for !t.starting.TryLock() {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+	t.starting.Unlock()
 }
 
 // watch waits for the first process' end and tells of it, after the execs' ends.

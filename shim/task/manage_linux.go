@@ -240,7 +240,7 @@ func (s *Service) Kill(ctx context.Context, r *taskapi.KillRequest) (*emptypb.Em
 		if api.KindOf(err) == api.KindState {
 			// It has ended, or is being started and has not begun: then its client would
 			// wait for an end that nothing brings.
-			t.awaitStart()
+			t.awaitStart(ctx)
 			err = t.runtime.Signal(ctx, int(r.GetSignal()), r.GetAll())
 		}
 	case running == nil:
