@@ -235,6 +235,24 @@ func TestPowerLoss(t *testing.T) {
 	}
 }
 
+// TestPowerLossBetweenTheMarks cuts the power while a log comes into use and while it is
+// emptied, where two superblocks change: e2fsck finds the one that says so with the other.
+func TestPowerLossBetweenTheMarks(t *testing.T) {
+	for _, ranges := range []bool{false, true} {
+		h := play(t, 29, 6, ext4lite.Options{RangeSync: ranges}, 0, nil, true)
+		r := rand.New(rand.NewPCG(29, 4))
+		for n := range 48 {
+			img := h.base.Clone()
+			k := r.IntN(8)
+			if n%2 == 1 {
+				k = len(h.dev.log) - k
+			}
+			powerLoss(img, h.dev.log, k, r)
+			h.verify(t, img, k, fmt.Sprintf("power cut %d after %d of %d changes", n, k, len(h.dev.log)), true)
+		}
+	}
+}
+
 // TestPowerLossWithRanges cuts the power of volumes that sync only what a
 // transaction needs.
 func TestPowerLossWithRanges(t *testing.T) {

@@ -171,11 +171,15 @@ func (m *Manager) log(tid uint64, w *logWriter, data []disk.Range, allData bool)
 	return nil
 }
 
-// begin says in both superblocks that the log is in use. The sync before the
-// first commit record makes that durable in time.
+// begin says in both superblocks that the log is in use: in the volume's first, as
+// e2fsck takes a log in use without that mark for damage, and asks. The sync before the
+// first commit record makes the journal's durable in time.
 func (m *Manager) begin() error {
 	if m.hooks.Begin != nil {
 		if err := m.hooks.Begin(); err != nil {
+			return err
+		}
+		if err := m.sync(); err != nil {
 			return err
 		}
 	}
@@ -323,7 +327,8 @@ func (m *Manager) Barrier() error {
 }
 
 // Flush commits and brings everything home, so that the volume is sound
-// without its log. finish runs between the two syncs, to mark it clean.
+// without its log. finish runs before the last sync, to mark it clean, when its log is
+// empty for sure.
 func (m *Manager) Flush(finish func() error) error {
 	if m.super == nil {
 		return nil
@@ -340,6 +345,9 @@ func (m *Manager) Flush(finish func() error) error {
 		return m.fail(err)
 	}
 	if err := m.writeSuper(0); err != nil {
+		return m.fail(err)
+	}
+	if err := m.sync(); err != nil {
 		return m.fail(err)
 	}
 	if err := finish(); err != nil {
