@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 
@@ -43,14 +44,20 @@ func TestFsckBesideE2fsck(t *testing.T) {
 			found++
 		case theirs:
 			missed++
-			t.Logf("offset %#x: only e2fsck: %s", off, strings.Join(strings.Split(string(out), "\n")[1:4], " | "))
+			t.Logf("offset %#x: only e2fsck: %s", off, questions(string(out)))
 		case ours:
 			extra++
 			t.Logf("offset %#x: only we: %v", off, rep.Problems)
 		}
 	}
 	t.Logf("both found %d, only e2fsck %d, only we %d", found, missed, extra)
-	if missed*20 > found {
+	if missed > 0 {
 		t.Errorf("e2fsck found damage %d times where we saw none (both: %d)", missed, found)
 	}
+}
+
+// questions are the lines of e2fsck's output that are about what it found.
+func questions(out string) string {
+	lines := strings.Split(out, "\n")[1:]
+	return strings.Join(slices.DeleteFunc(lines, func(l string) bool { return l == "" || strings.HasPrefix(l, "Pass ") }), " | ")
 }

@@ -33,6 +33,16 @@ func (c *checker) bitmaps() error {
 
 func bit(m []byte, i uint64) bool { return m[i/8]>>(i%8)&1 != 0 }
 
+// padding checks the bits of a bitmap that stand for nothing.
+func (c *checker) padding(code Code, m []byte, from, block uint64, gr uint32) error {
+	for i := from; i < uint64(len(m)*8); i++ {
+		if !bit(m, i) {
+			return c.problem(code, 0, block, "padding of group %d is not set", gr)
+		}
+	}
+	return nil
+}
+
 func (c *checker) blockBitmap(gr uint32, total *uint64) error {
 	d := &c.desc[gr]
 	start, n := c.g.GroupStart(gr), c.g.GroupLen(gr)
@@ -71,15 +81,8 @@ func (c *checker) blockBitmap(gr uint32, total *uint64) error {
 		if n-free != implied {
 			wrong = int(n - free - implied)
 		}
-	} else {
-		for i := n; i < uint64(len(m)*8); i++ {
-			if !bit(m, i) {
-				if err := c.problem(BlockBitmap, 0, d.BlockBitmap, "padding of group %d is not set", gr); err != nil {
-					return err
-				}
-				break
-			}
-		}
+	} else if err := c.padding(BlockBitmap, m, n, d.BlockBitmap, gr); err != nil {
+		return err
 	}
 	*total += free
 	if wrong != 0 {
@@ -111,6 +114,9 @@ func (c *checker) inodeBitmap(gr uint32, total *uint32) error {
 			if err := c.problem(BitmapSum, 0, d.InodeBitmap, "inode bitmap of group %d", gr); err != nil {
 				return err
 			}
+		}
+		if err := c.padding(InodeBitmap, m, uint64(c.g.InodesPerGroup), d.InodeBitmap, gr); err != nil {
+			return err
 		}
 	}
 	for i := range c.g.InodesPerGroup {

@@ -75,6 +75,12 @@ func (c *checker) inode(ino uint32, p []byte) error {
 	if special && d.Mode == 0 && d.Blocks == 0 {
 		return nil
 	}
+	if d.DTime != 0 && !special {
+		return c.problem(InodeBad, ino, 0, "is in use and has a time of deletion")
+	}
+	if fragment := disk.InodeFragment(p); fragment != 0 {
+		return c.problem(InodeBad, ino, 0, "names a fragment, %d, which ext4 has none of", fragment)
+	}
 	if high := disk.InodeFileACLHigh(p); high != 0 && c.s.Incompat&disk.Incompat64Bit == 0 {
 		return c.problem(XattrBad, ino, 0, "the upper half of its attribute block's number is %d, without 64bit", high)
 	}

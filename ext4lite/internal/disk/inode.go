@@ -150,6 +150,9 @@ func (g *Geometry) InodeSeed(ino, generation uint32) uint32 {
 // counts with 64bit only.
 func InodeFileACLHigh(p []byte) uint16 { return le.Uint16(p[0x76:]) }
 
+// InodeFragment is the address of an inode's fragment, a field that ext4 does not use.
+func InodeFragment(p []byte) uint32 { return le.Uint32(p[0x70:]) }
+
 // DecodeInode reads inode ino from its bytes. It checks the checksum and the
 // fields that describe the inode's own layout; what the map points at is
 // checked where it is followed.
