@@ -50,6 +50,10 @@ const hangs = "hangs: "
 // terminals, and what is restarted when a monitor looks.
 var clientSlow = []string{"TestContainerExecLargeOutputWithTTY", "TestRestartMonitor", "TestContainerRestartPolicyAlways"}
 
+// clientHangsWithRunc are tests that do not end with runc here: Debian's nc as process 1
+// has no handler for the SIGTERM that is to end it.
+var clientHangsWithRunc = []string{"TestBindLowPortNonOpt"}
+
 // TestContainerdsOwn runs the integration tests of containerd's client, as containerd
 // runs them, with gvx: they have a daemon of their own, which they also restart. The
 // same tests with runc, nightly, say what the place makes fail. What fails with gvx is
@@ -70,7 +74,7 @@ func TestContainerdsOwn(t *testing.T) {
 	outcomes := suite.run(testbed.Runtime, without...)
 	peer := map[string]string{}
 	if testbed.Nightly() {
-		peer = suite.run("io.containerd.runc.v2", without...)
+		peer = suite.run("io.containerd.runc.v2", slices.Concat(without, clientHangsWithRunc)...)
 	}
 	count := map[string]int{}
 	for test, outcome := range outcomes {
