@@ -158,7 +158,7 @@ func controlEntries() []Entry {
 func networkEntries() []Entry {
 	return []Entry{
 		{"recvmsg", args(variable(0, BrokerFD), is(2, unix.MSG_CMSG_CLOEXEC)), "network: receives the broker's connections, and from nobody else", ""},
-		{"shutdown", args(descriptor(0), is(1, unix.SHUT_WR)), "network: a guest's end of sending reaches its peer", ""},
+		{"shutdown", args(descriptor(0), is(1, unix.SHUT_WR)), "network: a guest's end of sending reaches its peer; a broker that is not heard any more learns of it", ""},
 		{"setsockopt", args(descriptor(0), is(1, unix.SOL_SOCKET), is(2, unix.SO_LINGER)), "network: a guest's reset reaches its peer, by a close that does not linger", ""},
 	}
 }
