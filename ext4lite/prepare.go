@@ -54,7 +54,8 @@ func (fs *FS) encodeSuper(h *journal.Handle) error {
 }
 
 // announced copies the superblock, with attributes among its features if files have
-// any: those of fs.s are read without a lock. The caller holds superMu.
+// any: those of fs.s are read without a lock. The caller holds superMu, or has the volume
+// to itself.
 func (fs *FS) announced() *disk.Super {
 	s := fs.s.Clone()
 	if fs.attributed.Load() {
