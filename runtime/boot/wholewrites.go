@@ -78,15 +78,16 @@ func (w *writes) complete(write kernel.SyscallFn, source func(*kernel.Task, arch
 			}
 			return write(t, number, args)
 		}
-		if done == 0 {
+		begins := done == 0
+		if begins {
 			n, control, err := write(t, number, args)
-			if err != nil || n == 0 || !hasNumber(t, file, args[0].Int()) {
+			if err != nil || n == 0 {
 				return n, control, err
 			}
 			done = n
 		}
 		src, err := source(t, args)
-		if err != nil || src.NumBytes() <= int64(done) {
+		if err != nil || src.NumBytes() <= int64(done) || begins && !hasNumber(t, file, args[0].Int()) {
 			return done, nil, nil
 		}
 		done, interrupted := finishWrite(t, file, done, src.DropFirst64(int64(done)))
