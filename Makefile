@@ -73,15 +73,19 @@ cross: ## Compile for every platform: the client half for macOS and Windows too
 testbed: ## Build the test peers and guest images that are missing
 	integration/testbed/testbed.sh get runc runsc seccomp-profile registry containerd containerd-tests cni cri-tools runtime-tools runc-tests kubernetes fsstress e2fsprogs-tests engine demo python full net dind dind-debian redis postgres
 
+# What failed, with all it printed, comes once more at the end of the log: what is
+# kept of a long log is its end.
+TESTSUM = $(GO) run gotest.tools/gotestsum@$(GOTESTSUM_VERSION) --format standard-verbose --hide-summary skipped --
+
 # One package at a time: they share processors, and some measure.
 INTEGRATION_TIMEOUT ?= 45m
 
 integration: testbed ## Tests against the real binary, real peers and real guests (root)
-	$(GO) test -count=1 -p 1 -v -timeout $(INTEGRATION_TIMEOUT) ./integration/...
+	$(TESTSUM) -count=1 -p 1 -timeout $(INTEGRATION_TIMEOUT) ./integration/...
 
 nightly: testbed ## The long tests: whole suites; writes integration/RESULTS.md
 	.ci/apt wine64 gcc-mingw-w64-x86-64
-	GVX_NIGHTLY=1 $(GO) test -count=1 -p 1 -v -timeout 4h ./integration/...
+	GVX_NIGHTLY=1 $(TESTSUM) -count=1 -p 1 -timeout 4h ./integration/...
 	$(MAKE) fuzz FUZZTIME=3m
 
 bench: testbed ## Measure rungv beside runc, runsc, kernel ext4, mkfs.erofs, slirp4netns and passt; engines and episodes
