@@ -181,7 +181,7 @@ func (e *engine) docker(t testing.TB, args ...string) string {
 }
 
 // prelude is what scripts of tests may use.
-const prelude = `eventually() { for _ in $(seq 150); do "$@" >/dev/null 2>&1 && return; sleep 0.2; done; }
+const prelude = `eventually() { for _ in $(seq 150); do timeout 30 "$@" >/dev/null 2>&1 && return; sleep 0.2; done; echo "never: $*"; return 1; }
 `
 
 // sh runs a script on the host with the client in its PATH; dir is its folder.

@@ -25,6 +25,7 @@ var scenarios = []struct {
 	{"rights", rights},
 	{"sysctls", sysctls},
 	{"limits", limits},
+	{"shares", shares},
 	{"controllers", controllers},
 }
 

@@ -4,6 +4,7 @@ package kubernetes
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 
 	"z.gfire.dev/gvx/integration/testbed"
@@ -55,6 +56,37 @@ spec:
 	s.ready("tuned")
 	if got := s.sh("tuned", "one", "cat /proc/sys/net/ipv4/ip_local_port_range"); strings.Join(strings.Fields(got), " ") != "20000 30000" {
 		s.Errorf("its settings are %q", got)
+	}
+}
+
+// shares: containers of one pod have limits of processor time of their own.
+func shares(s *scene) {
+	s.apply(`
+apiVersion: v1
+kind: Pod
+metadata: {name: unequal}
+spec:
+  RUNTIME
+  containers:
+  - {name: little, image: IMAGE, command: [python3, -c, "while True: pass"], resources: {limits: {cpu: 100m}}}
+  - {name: much, image: IMAGE, command: [python3, -c, "while True: pass"], resources: {limits: {cpu: 800m}}}
+`)
+	s.ready("unequal")
+	used := func(container string) (micros int) {
+		if _, err := fmt.Sscan(s.sh("unequal", container, "sed -n 's/^usage_usec //p' /sys/fs/cgroup/cpu.stat"), &micros); err != nil {
+			s.Fatal(err)
+		}
+		return micros
+	}
+	little, much := used("little"), used("much")
+	// Until it is clear: the machine may be busy.
+	const clear = 2_000_000
+	s.await("use of the processor", func() bool { return used("much")-much > clear })
+	if got := used("little") - little; got > clear/2 {
+		s.Errorf("with an eighth of its neighbour's limit it had %d us of processor time, its neighbour %d", got, used("much")-much)
+	}
+	if got := s.sh("unequal", "little", "sed -n 's/^nr_throttled //p' /sys/fs/cgroup/cpu.stat"); strings.TrimSpace(got) == "0" {
+		s.Errorf("it was never throttled, its cpu.stat says")
 	}
 }
 

@@ -53,11 +53,11 @@ func (sb *sandbox) containerCgroup(m *mounter, c *container) (kernel.Cgroup2, *k
 	if err := m.vfs.MkdirAt(m.ctx, m.creds, where, &vfs.MkdirOptions{Mode: 0o755}); err != nil {
 		return nil, nil, fmt.Errorf("create cgroup of container %s: %w", id, err)
 	}
-	for name, limit := range map[string]int64{"pids.max": limits.Pids, "memory.max": limits.MemoryBytes} {
+	for name, limit := range map[string]int64{"pids.max": limits.Pids, "memory.max": limits.MemoryBytes, "cpu.max": limits.CPUMillis} {
 		if limit <= 0 {
 			continue
 		}
-		if err := sb.writeCgroup(id+"/"+name, strconv.FormatInt(limit, 10)); err != nil {
+		if err := sb.writeCgroup(id+"/"+name, limitText(name, limit)); err != nil {
 			return nil, nil, fmt.Errorf("set %s of container %s: %w", name, id, err)
 		}
 	}
@@ -74,7 +74,21 @@ func (sb *sandbox) containerCgroup(m *mounter, c *container) (kernel.Cgroup2, *k
 	if limits.MemoryBytes > 0 {
 		sb.cgroups.watchLimit(cg)
 	}
+	if limits.CPUMillis > 0 {
+		sb.cgroups.watchQuota(cg)
+	}
 	return cg, sb.k.NewCgroupNamespace(m.ctx, cg, sb.userns), nil
+}
+
+// limitText is a limit as a cgroup's file of that name has it; none is not above 0.
+func limitText(name string, limit int64) string {
+	switch {
+	case limit <= 0:
+		return "max"
+	case name == "cpu.max":
+		return fmt.Sprintf("%d %d", cpuQuota(limit).Microseconds(), cpuPeriod.Microseconds())
+	}
+	return strconv.FormatInt(limit, 10)
 }
 
 // removeCgroup removes the cgroup of a further container that is forgotten, where

@@ -62,7 +62,7 @@ func (g *guestCgroups) freeze(cg kernel.Cgroup2) {
 	start := !g.watchingFrozen
 	g.watchingFrozen = true
 	g.mu.Unlock()
-	g.stopMembers(cg, s)
+	s.stopped = g.stopMembers(cg, s.stopped)
 	if start {
 		go g.watchFrozen()
 	}
@@ -86,27 +86,28 @@ func (g *guestCgroups) thaw(cg kernel.Cgroup2) {
 	s.stopped = nil
 }
 
-// stopMembers stops the tasks of a frozen group that still run, and lets those
-// go that are to be killed, as a frozen process can be, or have left the group.
+// stopMembers stops the tasks of a group that are not among those that were stopped,
+// and lets those go that are to be killed, as a frozen process can be, or have left
+// the group. It returns those that are stopped now.
 //
 // Preconditions: stopMu is held.
-func (g *guestCgroups) stopMembers(cg kernel.Cgroup2, s *cgroupState) {
+func (g *guestCgroups) stopMembers(cg kernel.Cgroup2, stopped map[*kernel.Task]struct{}) map[*kernel.Task]struct{} {
 	keep := make(map[*kernel.Task]struct{})
 	for _, t := range g.members(cg) {
 		if t.PendingSignals()&linux.SignalSetOf(linux.SIGKILL) != 0 {
 			continue
 		}
 		keep[t] = struct{}{}
-		if _, stopped := s.stopped[t]; !stopped {
+		if _, is := stopped[t]; !is {
 			t.BeginExternalStop()
 		}
 	}
-	for t := range s.stopped {
+	for t := range stopped {
 		if _, kept := keep[t]; !kept {
 			t.EndExternalStop()
 		}
 	}
-	s.stopped = keep
+	return keep
 }
 
 // tendFrozen stops who has come into a frozen group meanwhile. One that is gone
@@ -122,7 +123,7 @@ func (g *guestCgroups) tendFrozen(cg kernel.Cgroup2, s *cgroupState) {
 	frozen := s.frozen
 	g.mu.Unlock()
 	if frozen {
-		g.stopMembers(cg, s)
+		s.stopped = g.stopMembers(cg, s.stopped)
 	}
 }
 
@@ -231,10 +232,10 @@ func (g *guestCgroups) killIn(ctx context.Context, cg kernel.Cgroup2, used, limi
 	g.mu.Lock()
 	g.state(cg).kills++
 	g.mu.Unlock()
+	g.notify(ctx, cg, "memory.events")
 	if err := g.sb.k.SendExternalSignalThreadGroup(victim, &linux.SignalInfo{Signo: int32(linux.SIGKILL)}); err != nil {
 		log.Warningf("cgroup %s: kill %q: %v", cg.Path(), victim.Leader().Name(), err)
 	}
-	g.notify(ctx, cg, "memory.events")
 	// What it held is counted until its pages are given back, which is some time
 	// after it is gone: the next must not pay for it.
 	for deadline := time.Now().Add(victimGrace); time.Now().Before(deadline); time.Sleep(limitLookMin) {

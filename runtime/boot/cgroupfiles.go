@@ -24,10 +24,11 @@ import (
 	"gvisor.dev/gvisor/pkg/usermem"
 )
 
-// guestCgroups is the freezer and the memory controller of the guest's cgroups,
-// which gVisor lacks: a container engine inside needs them for `docker pause`
-// and `docker run --memory`. Nothing of it costs anything until a cgroup is
-// frozen or has a limit.
+// guestCgroups is the freezer and the limits of memory and of processor time of the
+// guest's cgroups, which gVisor lacks: a container engine inside needs them for
+// `docker pause` and `docker run --memory --cpus`, and the containers of a pod for
+// limits of their own. Nothing of it costs anything until a cgroup is frozen or has
+// a limit.
 //
 // Lock order: stopMu, gVisor's locks of tasks. mu is a leaf; no gVisor lock is
 // taken under it.
@@ -40,8 +41,10 @@ type guestCgroups struct {
 
 	mu     sync.Mutex
 	groups map[kernel.Cgroup2]*cgroupState
-	// watching says that watchFrozen or watchLimits run.
-	watchingFrozen, watchingLimits bool
+	// bandwidths are those whose cpu.max may say something.
+	bandwidths map[kernel.Cgroup2]*bandwidth
+	// watching says that watchFrozen, watchLimits or watchQuotas run.
+	watchingFrozen, watchingLimits, watchingQuotas bool
 }
 
 // cgroupState is what we know of one cgroup; guarded by guestCgroups.mu, but
@@ -179,6 +182,12 @@ func (f *cgroupFile) Generate(ctx context.Context, buf *bytes.Buffer) error {
 	case "memory.events":
 		kills := g.kills(f.cg)
 		fmt.Fprintf(buf, "low 0\nhigh 0\nmax %d\noom %d\noom_kill %d\noom_group_kill 0\n", kills, kills, kills)
+	case "cpu.stat":
+		text, err := g.cpuStat(ctx, f.cg)
+		if err != nil {
+			return err
+		}
+		buf.WriteString(text)
 	case "memory.stat":
 		text, err := f.cg.ReadControl(ctx, "memory.current")
 		if err != nil {
@@ -250,7 +259,10 @@ func (g *guestCgroups) better(t *kernel.Task, file *vfs.FileDescription) *vfs.Fi
 	case name == "memory.max" && file.IsWritable():
 		g.watchLimit(cg)
 		return nil
-	case name == "cgroup.events" && g.isFrozen(cg), name == "memory.events" && g.kills(cg) > 0:
+	case name == "cpu.max" && file.IsWritable():
+		g.watchQuota(cg)
+		return nil
+	case name == "cgroup.events" && g.isFrozen(cg), name == "memory.events" && g.kills(cg) > 0, name == "cpu.stat" && g.throttles(cg):
 	default:
 		return nil
 	}

@@ -7,7 +7,6 @@ package boot
 
 import (
 	"fmt"
-	"strconv"
 
 	"golang.org/x/sys/unix"
 
@@ -15,22 +14,20 @@ import (
 	controlv1 "z.gfire.dev/gvx/runtime/control/v1"
 )
 
-// containerStats is what a further container uses. Processor time is that of its
-// living processes and of the children that they have waited for; the network is
-// the sandbox's.
+// containerStats is what a further container uses; the network is the sandbox's.
 func (sb *sandbox) containerStats(c *container) *controlv1.StatsResponse {
 	ctx := sb.k.SupervisorContext()
 	r := &controlv1.StatsResponse{}
 	r.NetworkReceivedBytes, r.NetworkSentBytes = sb.networkBytes()
 	for _, tg := range sb.threadGroups(c.spec.ID) {
-		own, children := tg.CPUStats(), tg.JoinedChildCPUStats()
-		r.CpuUserNanos += uint64(own.UserTime + children.UserTime)
-		r.CpuSystemNanos += uint64(own.SysTime + children.SysTime)
 		r.Pids += uint64(tg.Count())
 	}
 	if c.cgroup == nil {
 		return r
 	}
+	used, _ := sb.cgroups.usedBy(ctx, c.cgroup)
+	_, _, throttledFor := sb.cgroups.throttling(c.cgroup)
+	r.CpuUserNanos, r.CpuSystemNanos, r.CpuThrottledNanos = uint64(used.user), uint64(used.system), uint64(throttledFor)
 	// Without a limit, a file says "max".
 	r.MemoryLimitBytes, _ = readBytes(ctx, c.cgroup, "memory.max")
 	r.PidsLimit, _ = readBytes(ctx, c.cgroup, "pids.max")
@@ -43,23 +40,21 @@ func (sb *sandbox) containerStats(c *container) *controlv1.StatsResponse {
 	return r
 }
 
-// limitContainer changes the limits of a further container. Processor time is not
-// divided between containers of a sandbox.
+// limitContainer changes the limits of a further container.
 func (sb *sandbox) limitContainer(c *container, req *controlv1.UpdateRequest) error {
-	for name, n := range map[string]*int64{"memory.max": req.MemoryBytes, "pids.max": req.Pids} {
+	for name, n := range map[string]*int64{"memory.max": req.MemoryBytes, "pids.max": req.Pids, "cpu.max": req.CpuMillis} {
 		if n == nil {
 			continue
 		}
-		limit := "max"
-		if *n > 0 {
-			limit = strconv.FormatInt(*n, 10)
-		}
-		if err := sb.writeCgroup(c.spec.ID+"/"+name, limit); err != nil {
+		if err := sb.writeCgroup(c.spec.ID+"/"+name, limitText(name, *n)); err != nil {
 			return fmt.Errorf("update: set %s of container %s: %w", name, c.spec.ID, err)
 		}
 	}
 	if req.MemoryBytes != nil && c.cgroup != nil {
 		sb.cgroups.watchLimit(c.cgroup)
+	}
+	if req.CpuMillis != nil && c.cgroup != nil {
+		sb.cgroups.watchQuota(c.cgroup)
 	}
 	return nil
 }

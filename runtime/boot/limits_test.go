@@ -77,6 +77,25 @@ func TestCPUBudgetForgetsOldDebt(t *testing.T) {
 	}
 }
 
+func TestQuotaOfCPUMax(t *testing.T) {
+	for text, want := range map[string]time.Duration{
+		"max 100000\n":            0,
+		"50000 100000\n":          cpuPeriod / 2,
+		"1000 1000000\n":          cpuPeriod / 1000,
+		"10000 10000\n":           cpuPeriod,
+		"200000 100000\n":         0, // As many as there are.
+		"9223372036854775806 1\n": 0,
+		"1 9223372036854775807\n": 1,
+		"-5 100000\n":             0,
+		"":                        0,
+		"1000\n":                  0,
+	} {
+		if got := quotaOf(text, 2); got != want {
+			t.Errorf("cpu.max %q of two processors: %v in %v, want %v", text, got, cpuPeriod, want)
+		}
+	}
+}
+
 func TestLimitSet(t *testing.T) {
 	ls, err := limitSet([]api.Rlimit{{Name: "nofile", Soft: 64, Hard: 128}})
 	if err != nil {

@@ -7,7 +7,6 @@ package boot
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"sync"
 
 	"z.gfire.dev/gvx/runtime/api"
@@ -83,11 +82,7 @@ func (s *service) Update(_ context.Context, req *controlv1.UpdateRequest) (*cont
 		if !c.cgroupEntry.Ok() {
 			return nil, api.Errorf(api.KindUnsupported, "update: container %s was started without a limit on processes, which cannot be added while it runs", c.spec.ID)
 		}
-		limit := "max"
-		if *n > 0 {
-			limit = strconv.FormatInt(*n, 10)
-		}
-		if err := sb.writeCgroup(c.spec.ID+"/pids.max", limit); err != nil {
+		if err := sb.writeCgroup(c.spec.ID+"/pids.max", limitText("pids.max", *n)); err != nil {
 			return nil, fmt.Errorf("update: limit processes of container %s: %w", c.spec.ID, err)
 		}
 		sb.pids.Store(uint64(*n))

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// The guest's limits of processor time: see guestCgroups.
+
+package boot
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/context"
+	"gvisor.dev/gvisor/pkg/sentry/kernel"
+)
+
+const (
+	// quotaLookMost is how long a group with a limit may go unseen while it does
+	// nothing. A busy one is looked at every cpuTick.
+	quotaLookMost = 5 * cpuTick
+	// quotaLookShare bounds what looking costs, however many groups there are: a
+	// round of looks is followed by that many times its length without.
+	quotaLookShare = 4
+)
+
+// bandwidth holds one cgroup to its cpu.max, as Linux' bandwidth control does: its
+// tasks are stopped while it has used more than its share. Only watchQuotas touches
+// it, but for the figures, which guestCgroups.mu guards, and stopped, which are the
+// tasks that were stopped and which stopMu guards.
+type bandwidth struct {
+	budget         *cpuBudget
+	looked         time.Time
+	throttled      bool
+	unlimitedLooks int
+
+	stopped map[*kernel.Task]struct{}
+
+	// active is how long the group was busy or throttled, throttledFor how long it
+	// was stopped, throttles how often.
+	active, throttledFor time.Duration
+	throttles            uint64
+}
+
+// watchQuota has a group watched whose limit of processor time may be about to be
+// set.
+func (g *guestCgroups) watchQuota(cg kernel.Cgroup2) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.bandwidths == nil {
+		g.bandwidths = make(map[kernel.Cgroup2]*bandwidth)
+	}
+	b := g.bandwidths[cg]
+	if b == nil {
+		b = &bandwidth{}
+		g.bandwidths[cg] = b
+	}
+	b.unlimitedLooks = 0
+	if !g.watchingQuotas {
+		g.watchingQuotas = true
+		go g.watchQuotas()
+	}
+}
+
+// watchQuotas runs while any group has a limit.
+func (g *guestCgroups) watchQuotas() {
+	ctx := g.sb.k.SupervisorContext()
+	for {
+		began := time.Now()
+		limited := make(map[kernel.Cgroup2]*bandwidth)
+		g.mu.Lock()
+		for cg, b := range g.bandwidths {
+			if b.unlimitedLooks > unlimitedLooksMost || cg.Deleted() && !b.throttled {
+				delete(g.bandwidths, cg)
+				continue
+			}
+			limited[cg] = b
+		}
+		if len(limited) == 0 {
+			g.watchingQuotas = false
+			g.mu.Unlock()
+			return
+		}
+		g.mu.Unlock()
+		next := quotaLookMost
+		for cg, b := range limited {
+			next = min(next, g.holdToQuota(ctx, cg, b))
+		}
+		time.Sleep(max(next, quotaLookShare*time.Since(began)))
+	}
+}
+
+// holdToQuota looks at one group, and returns how long it may go unseen.
+func (g *guestCgroups) holdToQuota(ctx context.Context, cg kernel.Cgroup2, b *bandwidth) time.Duration {
+	quota := g.quota(ctx, cg)
+	used, ok := g.usedBy(ctx, cg)
+	now := time.Now()
+	if quota == 0 || !ok || cg.Deleted() {
+		g.mu.Lock()
+		b.unlimitedLooks++
+		g.mu.Unlock()
+		b.budget = nil
+		g.release(b)
+		return quotaLookMost
+	}
+	if b.budget == nil || b.budget.quota != quota {
+		b.budget, b.looked = newCPUBudget(quota, used.total()), now
+		g.release(b)
+		return cpuTick
+	}
+	busy, elapsed := used.total() > b.budget.used, now.Sub(b.looked)
+	pause := b.budget.spend(used.total(), elapsed)
+	b.looked = now
+	g.mu.Lock()
+	b.unlimitedLooks = 0
+	if b.throttled {
+		b.throttledFor += elapsed
+	} else if pause > 0 {
+		b.throttles++
+	}
+	if busy || b.throttled {
+		b.active += elapsed
+	}
+	g.mu.Unlock()
+	switch {
+	case pause > 0:
+		// Again and again: who came in or forked meanwhile, and who is to be killed.
+		g.stopMu.Lock()
+		b.stopped = g.stopMembers(cg, b.stopped)
+		g.stopMu.Unlock()
+		b.throttled = true
+		return min(pause, quotaLookMost)
+	case b.throttled:
+		g.release(b)
+	case !busy:
+		return quotaLookMost
+	}
+	return cpuTick
+}
+
+// release lets a group's tasks go on.
+func (g *guestCgroups) release(b *bandwidth) {
+	if !b.throttled {
+		return
+	}
+	g.stopMu.Lock()
+	defer g.stopMu.Unlock()
+	for t := range b.stopped {
+		t.EndExternalStop()
+	}
+	b.stopped, b.throttled = nil, false
+}
+
+// quota is the processor time that a group may use in one cpuPeriod, whatever period
+// its cpu.max has; 0 is no limit, as is what all processors together cannot exceed.
+func (g *guestCgroups) quota(ctx context.Context, cg kernel.Cgroup2) time.Duration {
+	text, err := cg.ReadControl(ctx, "cpu.max")
+	if err != nil {
+		return 0
+	}
+	return quotaOf(text, int(g.sb.k.ApplicationCores()))
+}
+
+// quotaOf reads cpu.max.
+func quotaOf(text string, cores int) time.Duration {
+	var quota, period int64
+	if _, err := fmt.Sscan(text, &quota, &period); err != nil || quota <= 0 || period <= 0 {
+		return 0 // "max".
+	}
+	share := float64(quota) / float64(period)
+	if share >= float64(cores) {
+		return 0
+	}
+	return max(time.Duration(share*float64(cpuPeriod)), 1)
+}
+
+// processorTime is what a group and all below it have used, ended tasks included.
+type processorTime struct{ user, system time.Duration }
+
+func (p processorTime) total() time.Duration { return p.user + p.system }
+
+func (g *guestCgroups) usedBy(ctx context.Context, cg kernel.Cgroup2) (processorTime, bool) {
+	text, err := cg.ReadControl(ctx, "cpu.stat")
+	if err != nil {
+		return processorTime{}, false
+	}
+	var p processorTime
+	for line := range strings.Lines(text) {
+		name, figure, _ := strings.Cut(strings.TrimSpace(line), " ")
+		n, err := strconv.ParseInt(figure, 10, 64)
+		if err != nil {
+			continue
+		}
+		switch name {
+		case "user_usec":
+			p.user = time.Duration(n) * time.Microsecond
+		case "system_usec":
+			p.system = time.Duration(n) * time.Microsecond
+		}
+	}
+	return p, true
+}
+
+// throttling returns how often a group was stopped, and for how long, of how many
+// periods in which it did something.
+func (g *guestCgroups) throttling(cg kernel.Cgroup2) (periods, throttles uint64, throttledFor time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	b := g.bandwidths[cg]
+	if b == nil {
+		return 0, 0, 0
+	}
+	return max(uint64(b.active/cpuPeriod), b.throttles), b.throttles, b.throttledFor
+}
+
+// throttles says whether a group was ever stopped.
+func (g *guestCgroups) throttles(cg kernel.Cgroup2) bool {
+	_, n, _ := g.throttling(cg)
+	return n > 0
+}
+
+// cpuStat is a group's cpu.stat with what we know of its throttling.
+func (g *guestCgroups) cpuStat(ctx context.Context, cg kernel.Cgroup2) (string, error) {
+	text, err := cg.ReadControl(ctx, "cpu.stat")
+	if err != nil {
+		return "", err
+	}
+	periods, throttles, throttledFor := g.throttling(cg)
+	return strings.NewReplacer(
+		"nr_periods 0\n", fmt.Sprintf("nr_periods %d\n", periods),
+		"nr_throttled 0\n", fmt.Sprintf("nr_throttled %d\n", throttles),
+		"throttled_usec 0\n", fmt.Sprintf("throttled_usec %d\n", throttledFor.Microseconds()),
+	).Replace(text), nil
+}
