@@ -26,6 +26,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go/features"
 
 	"z.gfire.dev/gvx/oci/convert"
+	"z.gfire.dev/gvx/runtime/footprint"
 	"z.gfire.dev/gvx/shim/manager"
 	"z.gfire.dev/gvx/shim/sandboxes"
 	"z.gfire.dev/gvx/shim/task"
@@ -75,6 +76,7 @@ func serve(ic *plugin.InitContext) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	footprint.Settle(nil)
 	version := 1
 	if cgroups.Mode() == cgroups.Unified {
 		version = 2

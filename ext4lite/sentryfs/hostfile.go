@@ -49,6 +49,8 @@ type HostFile struct {
 	// shift is what a page's offset in the file is more than that in the
 	// volume, once placed was told: 1 until then.
 	shift atomic.Int64
+	// use says when the mapping was read: see quietMappings.
+	use atomic.Int32
 }
 
 // pageHolder is a volume that counts the references of its pages, by their
@@ -132,17 +134,11 @@ func (f *HostFile) placed(shift int64) bool {
 	return f.shift.Load() == shift
 }
 
-// unmap gives the mapping back.
-func (f *HostFile) unmap() {
-	unix.Munmap(f.data)
-	f.data = nil
-}
-
 // close gives the mapping and the descriptor back.
 func (f *HostFile) close() {
-	unix.Munmap(f.data)
+	f.unmap()
 	unix.Close(f.fd)
-	f.fd, f.data = -1, nil
+	f.fd = -1
 }
 
 // SizeBytes is the size of the volume in the file.
@@ -164,6 +160,7 @@ func (f *HostFile) ReadAt(p []byte, off int64) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
 	}
+	f.used()
 	n, err := safecopy.CopyIn(p, unsafe.Pointer(&src[0]))
 	switch {
 	case err != nil:
@@ -188,6 +185,7 @@ func (f *HostFile) readToBlocks(dsts safemem.BlockSeq, off int64) (uint64, error
 		}
 		return got, err
 	}
+	f.used()
 	src := safemem.BlockFromUnsafeSlice(f.data[off : off+int64(n)])
 	got, err := safemem.CopySeq(dsts, safemem.BlockSeqOf(src))
 	if _, ok := err.(safecopy.BusError); ok {
@@ -238,6 +236,7 @@ func (f *HostFile) MapInternal(fr memmap.FileRange, at hostarch.AccessType) (saf
 	}
 	// The kernel maps whole pages: what lies behind the last byte is there to
 	// be read, and zero.
+	f.used()
 	p := unsafe.Add(unsafe.Pointer(unsafe.SliceData(f.data)), fr.Start)
 	return safemem.BlockSeqOf(safemem.BlockFromUnsafePointer(p, int(fr.Length()))), nil
 }

@@ -4,7 +4,9 @@ package containerd
 
 import (
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -37,10 +39,11 @@ func podMemory(t *testing.T, c *testbed.Containerd, handler, image string) {
 	time.Sleep(2 * time.Second)
 	var total int64
 	var parts []string
-	for pid, command := range c.Processes(t) {
+	processes := c.Processes(t)
+	for _, pid := range testbed.AddressSpaces(slices.Sorted(maps.Keys(processes))) {
 		n := proportionalBytes(t, pid)
 		total += n
-		name, _, _ := strings.Cut(command, " ")
+		name, _, _ := strings.Cut(processes[pid], " ")
 		parts = append(parts, fmt.Sprintf("%s %d KiB", name, n>>10))
 	}
 	t.Logf("%d MiB: %s", total>>20, strings.Join(parts, ", "))

@@ -170,7 +170,7 @@ func heldBy(t *testing.T, launcher int) held {
 	t.Helper()
 	var m held
 	seen := map[uint64]bool{}
-	for _, pid := range append(descendants(t, launcher), launcher) {
+	for _, pid := range testbed.AddressSpaces(append(descendants(t, launcher), launcher)) {
 		dir := fmt.Sprintf("/proc/%d", pid)
 		rollup, err := os.ReadFile(filepath.Join(dir, "smaps_rollup"))
 		if err != nil {

@@ -80,7 +80,7 @@ type memory struct{ private, proportional int64 }
 func rollup(t *testing.T, pid int) memory {
 	t.Helper()
 	var sum memory
-	for _, p := range append(descendants(t, pid), pid) {
+	for _, p := range testbed.AddressSpaces(append(descendants(t, pid), pid)) {
 		data, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", p))
 		if err != nil {
 			continue // it ended

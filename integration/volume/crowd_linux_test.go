@@ -388,7 +388,7 @@ func TestMemoryDoesNotGrowWithFilesThatWere(t *testing.T) {
 		}
 		dir, count, _ := strings.Cut(strings.TrimSpace(line), " ")
 		var now int64
-		for _, pid := range descendants(t, s.cmd.Process.Pid) {
+		for _, pid := range testbed.AddressSpaces(descendants(t, s.cmd.Process.Pid)) {
 			data, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
 			if err == nil {
 				now += kilobytes(string(data), "Private_Dirty:") << 10

@@ -39,6 +39,7 @@ import (
 	"gvisor.dev/gvisor/pkg/log"
 
 	"z.gfire.dev/gvx/runtime/control/handover"
+	"z.gfire.dev/gvx/runtime/footprint"
 	"z.gfire.dev/gvx/runtime/lockdown"
 )
 
@@ -186,6 +187,7 @@ func (sb *sandbox) run() {
 		os.Exit(exitBootFailed)
 	}
 	resumeCollection()
+	footprint.Settle(sb.forgetGuestMemory)
 	select {}
 }
 

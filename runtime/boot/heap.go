@@ -6,6 +6,10 @@ import (
 	"math"
 	"runtime/debug"
 	"time"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/hostarch"
+	"gvisor.dev/gvisor/pkg/sentry/memmap"
 )
 
 const (
@@ -18,10 +22,6 @@ const (
 	// once the heap has grown to bootHeapBytes.
 	firstCollection = 250 * time.Millisecond
 	bootHeapBytes   = 64 << 20
-
-	// settled is when a guest that still runs gets boot's garbage given back
-	// to the host: what thousands of idle sandboxes hold adds up.
-	settled = time.Second
 )
 
 // deferCollection keeps the garbage collector off for boot and a guest's first
@@ -37,5 +37,23 @@ func resumeCollection() {
 		debug.SetGCPercent(guestGCPercent)
 		debug.SetMemoryLimit(math.MaxInt64)
 	})
-	time.AfterFunc(settled, debug.FreeOSMemory)
+}
+
+// forgetGuestMemory lets go of the guest's memory as the Sentry has it mapped, which is
+// not the memory: what a guest's system calls touched once would be in the page tables
+// for good.
+func (sb *sandbox) forgetGuestMemory() {
+	file := sb.k.MemoryFile()
+	size := file.TotalSize()
+	if size == 0 {
+		return
+	}
+	blocks, err := file.MapInternal(memmap.FileRange{End: size}, hostarch.Read)
+	if err != nil {
+		return
+	}
+	for ; !blocks.IsEmpty(); blocks = blocks.Tail() {
+		// Of a shared mapping.
+		_ = unix.Madvise(blocks.Head().ToSlice(), unix.MADV_DONTNEED)
+	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"z.gfire.dev/gvx/runtime/api"
 	"z.gfire.dev/gvx/runtime/container"
+	"z.gfire.dev/gvx/runtime/footprint"
 	"z.gfire.dev/gvx/runtime/images"
 	"z.gfire.dev/gvx/runtime/launch"
 )
@@ -138,8 +139,13 @@ func runContainer(cmd *cobra.Command, g *globals, f *runFlags, args []string) er
 	o.PullDone = show.Close
 	o.Stdin, o.Stdout, o.Stderr = os.Stdin, os.Stdout, os.Stderr
 
+	o.Started = footprint.SettleToWait
 	if g.caller != nil {
-		o.Created, o.Started, o.Gone = g.caller.created, g.caller.started, g.caller.gone
+		o.Created, o.Gone = g.caller.created, g.caller.gone
+		o.Started = func() {
+			g.caller.started()
+			footprint.SettleToWait()
+		}
 		if f.waitStart {
 			o.Ready, o.Start = g.caller.ready, g.caller.start
 		}

@@ -14,7 +14,6 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
-	"runtime/debug"
 	"syscall"
 	"time"
 
@@ -23,6 +22,7 @@ import (
 	"z.gfire.dev/gvx/oci/convert"
 	"z.gfire.dev/gvx/oci/image"
 	"z.gfire.dev/gvx/runtime/api"
+	"z.gfire.dev/gvx/runtime/footprint"
 	"z.gfire.dev/gvx/runtime/images"
 	"z.gfire.dev/gvx/runtime/state"
 )
@@ -294,7 +294,7 @@ func standAlone() {
 	}
 	_ = os.Chdir("/")
 	// What the start needed would stay for as long as the container does.
-	debug.FreeOSMemory()
+	footprint.SettleToWait()
 }
 
 // startOptions are the options of a container that was created, with its

@@ -17,6 +17,7 @@ import (
 	"gvisor.dev/gvisor/pkg/log"
 
 	"z.gfire.dev/gvx/runtime/api"
+	"z.gfire.dev/gvx/runtime/footprint"
 	"z.gfire.dev/gvx/runtime/lockdown"
 )
 
@@ -55,6 +56,7 @@ func serve() error {
 	if err != nil {
 		return err
 	}
+	footprint.Settle(nil)
 	done := make(chan error)
 	for _, t := range trees {
 		go func() {
