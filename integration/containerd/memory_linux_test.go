@@ -17,7 +17,7 @@ import (
 
 // podMemoryMost bounds the memory of an idle pod with two containers: the shim, the
 // sandbox and what serves files, pages that they share counted in parts.
-const podMemoryMost = 100 << 20
+const podMemoryMost = 60 << 20
 
 // TestPodMemory measures it, with a pause container and without.
 func TestPodMemory(t *testing.T) {

@@ -27,11 +27,14 @@ var scenarios = []struct {
 	{"limits", limits},
 	{"shares", shares},
 	{"controllers", controllers},
+	{"agent sandbox", agentSandbox},
 }
 
 // TestPods runs them all on one node.
 func TestPods(t *testing.T) {
 	k, c := newNode(t)
+	k.MetricsServer(t)
+	k.AgentSandbox(t)
 	for _, class := range []string{"", "gvx"} {
 		name := class
 		if name == "" {
@@ -40,7 +43,7 @@ func TestPods(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for _, scenario := range scenarios {
 				t.Run(scenario.name, func(t *testing.T) {
-					scenario.run(newScene(t, k, class, name+"-"+scenario.name))
+					scenario.run(newScene(t, k, class, name+"-"+strings.ReplaceAll(scenario.name, " ", "-")))
 				})
 			}
 		})

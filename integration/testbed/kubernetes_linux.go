@@ -121,15 +121,13 @@ func (k *Kubernetes) files() error {
 	if err != nil {
 		return err
 	}
-	for name, block := range map[string]*pem.Block{
+	if err := k.frontProxy(); err != nil {
+		return err
+	}
+	return k.writePEM(map[string]*pem.Block{
 		"sa.key": {Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)},
 		"sa.pub": {Type: "PUBLIC KEY", Bytes: public},
-	} {
-		if err := os.WriteFile(filepath.Join(k.Dir, name), pem.EncodeToMemory(block), 0o600); err != nil {
-			return err
-		}
-	}
-	return nil
+	})
 }
 
 // start starts the parts, each when those it needs are there.
@@ -141,7 +139,10 @@ func (k *Kubernetes) start(t testing.TB) {
 	k.run(t, "kube-apiserver", "--etcd-servers=http://"+etcdAddress, "--service-cluster-ip-range=10.97.0.0/24", "--secure-port=16443",
 		"--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none", "--cert-dir="+k.path("certs"),
 		"--service-account-issuer=https://test.invalid", "--service-account-key-file="+k.path("sa.pub"), "--service-account-signing-key-file="+k.path("sa.key"),
-		"--token-auth-file="+k.path("tokens.csv"), "--authorization-mode=RBAC", "--allow-privileged", "--kubelet-preferred-address-types=InternalIP")
+		"--token-auth-file="+k.path("tokens.csv"), "--authorization-mode=RBAC", "--allow-privileged", "--kubelet-preferred-address-types=InternalIP",
+		"--enable-aggregator-routing", "--proxy-client-cert-file="+k.path("front.crt"), "--proxy-client-key-file="+k.path("front.key"),
+		"--requestheader-client-ca-file="+k.path("front-ca.crt"), "--requestheader-username-headers=X-Remote-User",
+		"--requestheader-group-headers=X-Remote-Group", "--requestheader-extra-headers-prefix=X-Remote-Extra-")
 	k.await(t, "the API server", func() bool { return k.Kubectl(t, "", "get", "--raw", "/readyz").Code == 0 })
 	k.run(t, "kube-controller-manager", config, "--service-account-private-key-file="+k.path("sa.key"), "--root-ca-file="+k.path("certs/apiserver.crt"),
 		"--use-service-account-credentials", "--leader-elect=false", "--bind-address=127.0.0.1", "--secure-port=20257", "--cert-dir="+k.path("certs"))
@@ -156,15 +157,22 @@ func (k *Kubernetes) start(t testing.TB) {
 
 func (k *Kubernetes) path(name string) string { return filepath.Join(k.Dir, name) }
 
-// run starts a part; what it says goes to a file of its name.
+// run starts a part of Kubernetes itself.
 func (k *Kubernetes) run(t testing.TB, name string, args ...string) {
+	t.Helper()
+	k.runProgram(t, filepath.Join(k.bin, name), name, args...)
+}
+
+// runProgram starts a part; what it says goes to a file of its name.
+func (k *Kubernetes) runProgram(t testing.TB, program, name string, args ...string) {
 	t.Helper()
 	log, err := os.Create(k.path(name + ".log"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	cmd := exec.Command(filepath.Join(k.bin, name), args...)
+	cmd := exec.Command(program, args...)
+	cmd.Args[0] = name
 	cmd.Env = []string{"PATH=" + k.containerd.path, "HOME=" + k.Dir}
 	cmd.Stdout, cmd.Stderr, cmd.Dir = log, log, k.Dir
 	if err := cmd.Start(); err != nil {
@@ -186,7 +194,7 @@ func (k *Kubernetes) await(t testing.TB, what string, there func() bool) {
 func (k *Kubernetes) Logs() string {
 	var b strings.Builder
 	for _, cmd := range k.running {
-		name := filepath.Base(cmd.Path)
+		name := cmd.Args[0]
 		data, err := os.ReadFile(k.path(name + ".log"))
 		fmt.Fprintf(&b, "\n%s: %v %s\n", name, err, clip(string(data)))
 	}
@@ -224,7 +232,7 @@ func (k *Kubernetes) Close(t testing.TB) {
 	t.Helper()
 	for _, cmd := range slices.Backward(k.running) {
 		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-			t.Errorf("end %s: %v", filepath.Base(cmd.Path), err)
+			t.Errorf("end %s: %v", cmd.Args[0], err)
 		}
 		// The API server waits for clients that have gone already.
 		stop := time.AfterFunc(20*time.Second, func() { _ = cmd.Process.Kill() })

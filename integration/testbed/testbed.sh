@@ -22,7 +22,7 @@ cache=${GVX_TESTBED:-${XDG_CACHE_HOME:-$HOME/.cache}/gvx-testbed}
 # shellcheck source=versions.env
 . "$here/versions.env"
 
-programs=(runc runsc registry containerd containerd-tests cni cri-tools runtime-tools runc-tests kubernetes seccomp-profile engine fsstress e2fsprogs-tests)
+programs=(runc runsc registry containerd containerd-tests cni cri-tools runtime-tools runc-tests kubernetes metrics-server agent-sandbox seccomp-profile engine fsstress e2fsprogs-tests)
 images=(demo python full net dind dind-debian redis postgres)
 
 die() { echo "testbed: $*" >&2; exit 1; }
@@ -62,6 +62,9 @@ key() {
 	e2fsprogs-tests) echo "$E2FSPROGS_VERSION" ;;
 	kubernetes)
 		cat "$here"/kubernetes/* | digest ;;
+	metrics-server) echo "$METRICS_SERVER_VERSION" ;;
+	agent-sandbox)
+		cat "$here"/agent-sandbox/* | digest ;;
 	engine)
 		cat "$tree/install/image/engine.sh" "$tree"/install/image/engine/* | digest ;;
 	*)
@@ -128,6 +131,17 @@ build_kubernetes() (
 	mkdir -p "$out"
 	nice -n 5 go build -trimpath -ldflags "$flags" -o "$out/" k8s.io/kubernetes/cmd/{kubelet,kube-apiserver,kube-controller-manager,kube-scheduler,kubectl} >&2
 	nice -n 5 go build -trimpath -ldflags '-s -w' -o "$out/etcd" go.etcd.io/etcd/server/v3 >&2
+)
+
+# build_agent_sandbox DIR: the controller of kubernetes-sigs/agent-sandbox, likewise,
+# with the types that it serves.
+build_agent_sandbox() (
+	local out=$1 package=sigs.k8s.io/agent-sandbox
+	cd "$here/agent-sandbox"
+	export GOFLAGS="-buildvcs=false -mod=readonly ${GVX_TESTBED_GOFLAGS:-}" CGO_ENABLED=0
+	mkdir -p "$out"
+	nice -n 5 go build -trimpath -ldflags '-s -w' -o "$out/" $package/cmd/agent-sandbox-controller >&2
+	cp -r "$(go list -m -f '{{.Dir}}' $package)/k8s/crds" "$out" && chmod -R u+w "$out/crds"
 )
 
 # debian_source PACKAGE VERSION DIR: unpacks the upstream half of a source
@@ -224,6 +238,12 @@ build() {
 	kubernetes)
 		rm -rf "$out.part"
 		build_kubernetes "$out.part"
+		mv "$out.part" "$out" ;;
+	metrics-server)
+		CGO_ENABLED=0 go_install sigs.k8s.io/metrics-server/cmd/metrics-server "$METRICS_SERVER_VERSION" "$out" ;;
+	agent-sandbox)
+		rm -rf "$out.part"
+		build_agent_sandbox "$out.part"
 		mv "$out.part" "$out" ;;
 	seccomp-profile)
 		dir=$(cd / && go mod download -json "github.com/moby/profiles/seccomp@$DOCKER_PROFILES_VERSION" |
