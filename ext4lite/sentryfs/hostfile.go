@@ -7,6 +7,7 @@ package sentryfs
 import (
 	"fmt"
 	"io"
+	"sync"
 	"sync/atomic"
 	"unsafe"
 
@@ -51,6 +52,9 @@ type HostFile struct {
 	shift atomic.Int64
 	// use says when the mapping was read: see quietMappings.
 	use atomic.Int32
+	// mapping is held while the mapping is let go of or unmapped; nothing is locked
+	// under it.
+	mapping sync.Mutex
 }
 
 // pageHolder is a volume that counts the references of its pages, by their

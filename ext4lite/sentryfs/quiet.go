@@ -13,7 +13,11 @@ import (
 
 // quietLook is how often mappings that were read are looked at. One that nobody has
 // read through between two looks is let go of.
-const quietLook = 250 * time.Millisecond
+var quietLook = 250 * time.Millisecond // Tests look more often.
+
+// quietPiece is how much of a mapping is let go of at once: faults of other threads
+// wait for it.
+const quietPiece = 256 << 20
 
 // quietMappings lets go of what was read through mappings and is not being read any
 // more. The data stays in the host's page cache, for whoever reads it next; what goes
@@ -45,9 +49,6 @@ func (f *HostFile) used() {
 	}
 	quiet.mu.Lock()
 	defer quiet.mu.Unlock()
-	if f.data == nil {
-		return
-	}
 	if quiet.files == nil {
 		quiet.files = make(map[*HostFile]struct{})
 	}
@@ -62,31 +63,48 @@ func (f *HostFile) used() {
 func (q *quietMappings) watch() {
 	for {
 		time.Sleep(quietLook)
+		var idle []*HostFile
 		q.mu.Lock()
 		for f := range q.files {
-			if f.use.CompareAndSwap(usedLately, usedOnce) || !f.use.CompareAndSwap(usedOnce, unused) {
-				continue
+			if !f.use.CompareAndSwap(usedLately, usedOnce) && f.use.CompareAndSwap(usedOnce, unused) {
+				delete(q.files, f)
+				idle = append(idle, f)
 			}
-			delete(q.files, f)
-			// For shared pages of files that is no loss.
-			_ = unix.Madvise(f.data, unix.MADV_DONTNEED)
 		}
-		if len(q.files) == 0 {
-			q.watching = false
-			q.mu.Unlock()
+		done := len(q.files) == 0
+		q.watching = !done
+		q.mu.Unlock()
+		for _, f := range idle {
+			f.letGo()
+		}
+		if done {
 			return
 		}
-		q.mu.Unlock()
+	}
+}
+
+// letGo gives up the page tables of a file's mapping, unless it is unmapped meanwhile.
+func (f *HostFile) letGo() {
+	for off := 0; ; off += quietPiece {
+		f.mapping.Lock()
+		if off >= len(f.data) {
+			f.mapping.Unlock()
+			return
+		}
+		// For shared pages of files that is no loss.
+		_ = unix.Madvise(f.data[off:min(off+quietPiece, len(f.data))], unix.MADV_DONTNEED)
+		f.mapping.Unlock()
 	}
 }
 
 // unmap gives the mapping back.
 func (f *HostFile) unmap() {
-	// Its addresses may be others' at once.
 	quiet.mu.Lock()
-	defer quiet.mu.Unlock()
 	delete(quiet.files, f)
+	quiet.mu.Unlock()
+	// Its addresses may be others' at once.
+	f.mapping.Lock()
+	defer f.mapping.Unlock()
 	unix.Munmap(f.data)
 	f.data = nil
-	f.use.Store(unused)
 }

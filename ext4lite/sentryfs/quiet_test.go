@@ -103,15 +103,32 @@ func TestQuietMappingsAreLetGoOf(t *testing.T) {
 	}
 }
 
-// TestQuietMappingsAndClosing has files closed while others are let go of: the
-// addresses of a mapping that went are others' at once.
+// TestQuietMappingsAndClosing has files closed while they are let go of: the addresses
+// of a mapping that went are others' at once.
 func TestQuietMappingsAndClosing(t *testing.T) {
-	const pages = 16
-	for begin := time.Now(); time.Since(begin) < 4*quietLook; {
-		f, content := randomFile(t, pages)
-		got := make([]byte, len(content))
-		if _, err := f.ReadAt(got, 0); err != nil || !bytes.Equal(got, content) {
+	awaitNoWatcher(t)
+	normal := quietLook
+	quietLook = 100 * time.Microsecond
+	t.Cleanup(func() {
+		awaitNoWatcher(t)
+		quietLook = normal
+	})
+	const pages = 64
+	content := make([]byte, pages*hostarch.PageSize)
+	for i := range content {
+		content[i] = byte(i)
+	}
+	letGo := 0
+	for begin := time.Now(); time.Since(begin) < 2*time.Second; {
+		f, want := randomFile(t, pages)
+		got := make([]byte, len(want))
+		if _, err := f.ReadAt(got, 0); err != nil || !bytes.Equal(got, want) {
 			t.Fatalf("read: %v", err)
+		}
+		// Some are let go of before, some while, some after they are closed.
+		time.Sleep(time.Duration(rand.IntN(5000)) * time.Microsecond)
+		if f.use.Load() == unused {
+			letGo++
 		}
 		f.close()
 		// Private memory, likely where the file was: its content would be gone.
@@ -120,10 +137,29 @@ func TestQuietMappingsAndClosing(t *testing.T) {
 			t.Fatal(err)
 		}
 		copy(memory, content)
-		time.Sleep(quietLook / 50)
+		time.Sleep(time.Millisecond)
 		if !bytes.Equal(memory, content) {
 			t.Fatal("memory was taken away that is not the file's any more")
 		}
 		unix.Munmap(memory)
+	}
+	if letGo == 0 {
+		t.Error("no file was let go of before it was closed")
+	}
+}
+
+// awaitNoWatcher waits until nobody looks at mappings.
+func awaitNoWatcher(t *testing.T) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		quiet.mu.Lock()
+		watching := quiet.watching
+		quiet.mu.Unlock()
+		if !watching {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("mappings are looked at for ever")
+		}
 	}
 }

@@ -27,9 +27,9 @@ const (
 	// victimGrace is how long a killed process may take to give its memory back
 	// before the next one is chosen, on a machine that is busy.
 	victimGrace = 2 * time.Second
-	// unlimitedLooksMost is how often a group without a limit is looked at
-	// after its memory.max was opened.
-	unlimitedLooksMost = 20
+	// stopRounds bounds how often a group is searched for tasks that were made while
+	// the others were stopped.
+	stopRounds = 4
 )
 
 func (g *guestCgroups) isFrozen(cg kernel.Cgroup2) bool {
@@ -93,13 +93,21 @@ func (g *guestCgroups) thaw(cg kernel.Cgroup2) {
 // Preconditions: stopMu is held.
 func (g *guestCgroups) stopMembers(cg kernel.Cgroup2, stopped map[*kernel.Task]struct{}) map[*kernel.Task]struct{} {
 	keep := make(map[*kernel.Task]struct{})
-	for _, t := range g.members(cg) {
-		if t.PendingSignals()&linux.SignalSetOf(linux.SIGKILL) != 0 {
-			continue
+	for range stopRounds {
+		came := false
+		for _, t := range g.members(cg) {
+			_, kept := keep[t]
+			if kept || t.PendingSignals()&linux.SignalSetOf(linux.SIGKILL) != 0 || t.ExitState() >= kernel.TaskExitInitiated {
+				continue
+			}
+			keep[t] = struct{}{}
+			if _, is := stopped[t]; !is {
+				t.BeginExternalStop()
+				came = true
+			}
 		}
-		keep[t] = struct{}{}
-		if _, is := stopped[t]; !is {
-			t.BeginExternalStop()
+		if !came {
+			break
 		}
 	}
 	for t := range stopped {
@@ -156,15 +164,14 @@ func (g *guestCgroups) watchFrozen() {
 func (g *guestCgroups) watchLimit(cg kernel.Cgroup2) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	s := g.state(cg)
-	s.limited, s.unlimitedLooks = true, 0
+	g.state(cg).limited = true
 	if !g.watchingLimits {
 		g.watchingLimits = true
 		go g.watchLimits()
 	}
 }
 
-// watchLimits runs while any group has a limit: it kills the largest process of
+// watchLimits runs while there is any group that has, had, or may get a limit: it kills the largest process of
 // a group that is above it, as Linux does.
 func (g *guestCgroups) watchLimits() {
 	ctx := g.sb.k.SupervisorContext()
@@ -194,17 +201,9 @@ func (g *guestCgroups) watchLimits() {
 // holdToLimit looks at one group, and returns how long it may go unseen.
 func (g *guestCgroups) holdToLimit(ctx context.Context, cg kernel.Cgroup2) time.Duration {
 	limit, ok := readBytes(ctx, cg, "memory.max")
-	g.mu.Lock()
-	s := g.state(cg)
 	if !ok {
-		if s.unlimitedLooks++; s.unlimitedLooks > unlimitedLooksMost {
-			s.limited = false
-		}
-		g.mu.Unlock()
 		return memoryPollMax
 	}
-	s.unlimitedLooks = 0
-	g.mu.Unlock()
 	used, ok := readBytes(ctx, cg, "memory.current")
 	if !ok || used <= limit {
 		return memoryPollInterval(limit - min(used, limit))

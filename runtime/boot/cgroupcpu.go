@@ -15,9 +15,15 @@ import (
 )
 
 const (
-	// quotaLookMost is how long a group with a limit may go unseen while it does
-	// nothing. A busy one is looked at every cpuTick.
-	quotaLookMost = 5 * cpuTick
+	// unlimitedLook is how long one without a limit may that has had one, or may get
+	// one. A group with a limit is looked at every cpuTick while it is busy, and every
+	// maxLookGap else.
+	unlimitedLook = time.Second
+	// unlimitedLooksMost is how often a group without a limit is looked at more often,
+	// after its cpu.max was opened.
+	unlimitedLooksMost = 20
+	// leastQuota is the shortest share of a cpuPeriod that is kept account of.
+	leastQuota = 10 * time.Microsecond
 	// quotaLookShare bounds what looking costs, however many groups there are: a
 	// round of looks is followed by that many times its length without.
 	quotaLookShare = 4
@@ -28,9 +34,14 @@ const (
 // it, but for the figures, which guestCgroups.mu guards, and stopped, which are the
 // tasks that were stopped and which stopMu guards.
 type bandwidth struct {
-	budget         *cpuBudget
-	looked         time.Time
-	throttled      bool
+	budget *cpuBudget
+	looked time.Time
+	// seen is what the group had used at the last look, and carried what it had
+	// used and does not count any more: of groups below it that are gone.
+	seen, carried time.Duration
+	throttled     bool
+	// due is when to look again; guarded by guestCgroups.mu, as is unlimitedLooks.
+	due            time.Time
 	unlimitedLooks int
 
 	stopped map[*kernel.Task]struct{}
@@ -54,38 +65,59 @@ func (g *guestCgroups) watchQuota(cg kernel.Cgroup2) {
 		b = &bandwidth{}
 		g.bandwidths[cg] = b
 	}
-	b.unlimitedLooks = 0
+	b.unlimitedLooks, b.due = 0, time.Time{}
+	if g.lookAtQuotas == nil {
+		g.lookAtQuotas = make(chan struct{}, 1)
+	}
 	if !g.watchingQuotas {
 		g.watchingQuotas = true
 		go g.watchQuotas()
 	}
+	select {
+	case g.lookAtQuotas <- struct{}{}:
+	default: // It will look.
+	}
 }
 
-// watchQuotas runs while any group has a limit.
+// watchQuotas runs while there is any group that has, had, or may get a limit.
 func (g *guestCgroups) watchQuotas() {
 	ctx := g.sb.k.SupervisorContext()
 	for {
 		began := time.Now()
-		limited := make(map[kernel.Cgroup2]*bandwidth)
+		due := make(map[kernel.Cgroup2]*bandwidth)
 		g.mu.Lock()
 		for cg, b := range g.bandwidths {
-			if b.unlimitedLooks > unlimitedLooksMost || cg.Deleted() && !b.throttled {
+			switch {
+			case cg.Deleted() && !b.throttled:
 				delete(g.bandwidths, cg)
-				continue
+			case !b.due.After(began):
+				due[cg] = b
 			}
-			limited[cg] = b
 		}
-		if len(limited) == 0 {
+		if len(g.bandwidths) == 0 {
 			g.watchingQuotas = false
 			g.mu.Unlock()
 			return
 		}
 		g.mu.Unlock()
-		next := quotaLookMost
-		for cg, b := range limited {
-			next = min(next, g.holdToQuota(ctx, cg, b))
+		for cg, b := range due {
+			wait := g.holdToQuota(ctx, cg, b)
+			g.mu.Lock()
+			b.due = time.Now().Add(wait)
+			g.mu.Unlock()
 		}
-		time.Sleep(max(next, quotaLookShare*time.Since(began)))
+		// Not more of the time than is due to it, whatever there is.
+		time.Sleep(min(quotaLookShare*time.Since(began), unlimitedLook))
+		next := unlimitedLook
+		g.mu.Lock()
+		for _, b := range g.bandwidths {
+			next = min(next, time.Until(b.due))
+		}
+		g.mu.Unlock()
+		select {
+		case <-time.After(next):
+		case <-g.lookAtQuotas:
+		}
 	}
 }
 
@@ -97,18 +129,25 @@ func (g *guestCgroups) holdToQuota(ctx context.Context, cg kernel.Cgroup2, b *ba
 	if quota == 0 || !ok || cg.Deleted() {
 		g.mu.Lock()
 		b.unlimitedLooks++
+		seldom := b.unlimitedLooks > unlimitedLooksMost
 		g.mu.Unlock()
 		b.budget = nil
 		g.release(b)
-		return quotaLookMost
+		if seldom {
+			return unlimitedLook
+		}
+		return maxLookGap
 	}
+	b.carried += max(b.seen-used.total(), 0)
+	b.seen = used.total()
+	total := b.seen + b.carried
 	if b.budget == nil || b.budget.quota != quota {
-		b.budget, b.looked = newCPUBudget(quota, used.total()), now
+		b.budget, b.looked = newCPUBudget(quota, total, int(g.sb.k.ApplicationCores())), now
 		g.release(b)
 		return cpuTick
 	}
-	busy, elapsed := used.total() > b.budget.used, now.Sub(b.looked)
-	pause := b.budget.spend(used.total(), elapsed)
+	busy, elapsed := total > b.budget.used, now.Sub(b.looked)
+	pause := b.budget.spend(total, elapsed)
 	b.looked = now
 	g.mu.Lock()
 	b.unlimitedLooks = 0
@@ -128,11 +167,11 @@ func (g *guestCgroups) holdToQuota(ctx context.Context, cg kernel.Cgroup2, b *ba
 		b.stopped = g.stopMembers(cg, b.stopped)
 		g.stopMu.Unlock()
 		b.throttled = true
-		return min(pause, quotaLookMost)
+		return min(pause, maxLookGap)
 	case b.throttled:
 		g.release(b)
 	case !busy:
-		return quotaLookMost
+		return maxLookGap
 	}
 	return cpuTick
 }
@@ -170,7 +209,7 @@ func quotaOf(text string, cores int) time.Duration {
 	if share >= float64(cores) {
 		return 0
 	}
-	return max(time.Duration(share*float64(cpuPeriod)), 1)
+	return max(time.Duration(share*float64(cpuPeriod)), leastQuota)
 }
 
 // processorTime is what a group and all below it have used, ended tasks included.

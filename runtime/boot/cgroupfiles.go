@@ -45,6 +45,8 @@ type guestCgroups struct {
 	bandwidths map[kernel.Cgroup2]*bandwidth
 	// watching says that watchFrozen, watchLimits or watchQuotas run.
 	watchingFrozen, watchingLimits, watchingQuotas bool
+	// lookAtQuotas wakes watchQuotas.
+	lookAtQuotas chan struct{}
 }
 
 // cgroupState is what we know of one cgroup; guarded by guestCgroups.mu, but
@@ -53,9 +55,7 @@ type cgroupState struct {
 	frozen  bool
 	stopped map[*kernel.Task]struct{}
 	kills   uint64
-	// unlimitedLooks counts looks at memory.max that found none.
-	unlimitedLooks int
-	limited        bool
+	limited bool
 }
 
 // state returns what is known of a group, making it if need be.

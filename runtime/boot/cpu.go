@@ -14,9 +14,12 @@ const (
 	// cpuTick is how often usage is looked at; the Sentry's own processor
 	// clocks advance in steps of 10 ms.
 	cpuTick = 10 * time.Millisecond
-	// maxDebtPeriods bounds how long an overdraft is remembered: a burst
-	// between two looks must not stop a guest for seconds.
+	// maxDebtPeriods bounds how long an overdraft is remembered that is more than
+	// what all processors can give in maxLookGap: what a late look finds must not stop
+	// a guest for long.
 	maxDebtPeriods = 5
+	// maxLookGap is the longest time between two looks that are not late.
+	maxLookGap = 5 * cpuTick
 )
 
 // cpuEnforcer holds guests to their share of processor time, without a host
@@ -53,12 +56,13 @@ func (sb *sandbox) limitCPU(millis int64) {
 
 // watchCPU is the enforcer. Without a limit it looks for one now and then.
 func (sb *sandbox) watchCPU() {
-	budget := newCPUBudget(cpuQuota(sb.cpu.millis.Load()), sb.cpuUsed())
+	cores := int(sb.k.ApplicationCores())
+	budget := newCPUBudget(cpuQuota(sb.cpu.millis.Load()), sb.cpuUsed(), cores)
 	for {
 		time.Sleep(cpuTick)
 		quota := cpuQuota(sb.cpu.millis.Load())
 		if quota != budget.quota {
-			budget = newCPUBudget(quota, sb.cpuUsed())
+			budget = newCPUBudget(quota, sb.cpuUsed(), cores)
 		}
 		if quota == 0 {
 			time.Sleep(cpuPeriod)
@@ -91,10 +95,11 @@ type cpuBudget struct {
 	quota time.Duration
 	left  time.Duration
 	used  time.Duration
+	cores int
 }
 
-func newCPUBudget(quota, used time.Duration) *cpuBudget {
-	return &cpuBudget{quota: quota, left: quota, used: used}
+func newCPUBudget(quota, used time.Duration, cores int) *cpuBudget {
+	return &cpuBudget{quota: quota, left: quota, used: used, cores: cores}
 }
 
 // refill adds what elapsed time gives.
@@ -106,7 +111,8 @@ func (b *cpuBudget) refill(elapsed time.Duration) {
 // guests must stop for the budget to be positive again.
 func (b *cpuBudget) spend(used, elapsed time.Duration) time.Duration {
 	b.refill(elapsed)
-	b.left = max(b.left-(used-b.used), -maxDebtPeriods*b.quota)
+	fresh := max(used-b.used, 0)
+	b.left = max(b.left-fresh, -maxDebtPeriods*b.quota-min(fresh, time.Duration(b.cores)*maxLookGap))
 	b.used = used
 	if b.left > 0 {
 		return 0

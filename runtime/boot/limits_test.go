@@ -50,9 +50,9 @@ func TestCPUBudgetHoldsTheShare(t *testing.T) {
 	for _, c := range []struct {
 		millis int64
 		cores  int
-	}{{100, 1}, {500, 1}, {900, 1}, {1500, 2}, {2500, 8}} {
+	}{{100, 1}, {500, 1}, {900, 1}, {1500, 2}, {2500, 8}, {100, 16}, {50, 64}} {
 		quota := cpuQuota(c.millis)
-		b := newCPUBudget(quota, 0)
+		b := newCPUBudget(quota, 0, c.cores)
 		var now, used time.Duration
 		for now < 60*time.Second {
 			now += cpuTick
@@ -71,8 +71,8 @@ func TestCPUBudgetHoldsTheShare(t *testing.T) {
 
 func TestCPUBudgetForgetsOldDebt(t *testing.T) {
 	quota := cpuQuota(100)
-	b := newCPUBudget(quota, 0)
-	if pause := b.spend(time.Hour, cpuTick); pause > 10*maxDebtPeriods*cpuPeriod {
+	b := newCPUBudget(quota, 0, 2)
+	if pause := b.spend(time.Hour, cpuTick); pause > 10*(maxDebtPeriods*cpuPeriod+2*maxLookGap) {
 		t.Errorf("after an hour's burst the guest would stop for %v", pause)
 	}
 }
@@ -85,7 +85,7 @@ func TestQuotaOfCPUMax(t *testing.T) {
 		"10000 10000\n":           cpuPeriod,
 		"200000 100000\n":         0, // As many as there are.
 		"9223372036854775806 1\n": 0,
-		"1 9223372036854775807\n": 1,
+		"1 9223372036854775807\n": leastQuota,
 		"-5 100000\n":             0,
 		"":                        0,
 		"1000\n":                  0,
