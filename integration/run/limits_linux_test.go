@@ -167,3 +167,48 @@ func TestSizesThatProgramsReckonWith(t *testing.T) {
 		t.Errorf("got %q, want %q", out, want)
 	}
 }
+
+// throttledWaits waits for events while the sandbox is stopped again and again: by all
+// calls there are, with a time and without, and until a signal comes.
+const throttledWaits = `
+import ctypes, os, select, signal, sys, threading, time
+libc = ctypes.CDLL(None, use_errno=True)
+busy = os.fork()
+if not busy:
+    while True: pass
+ready, event = select.epoll(), (ctypes.c_char * 12)()
+def wait(millis): return libc.epoll_wait(ready.fileno(), event, 1, millis)
+def pwait(millis): return libc.epoll_pwait(ready.fileno(), event, 1, millis, None)
+def pwait2(millis):
+    ts = (ctypes.c_long * 2)(millis // 1000, millis % 1000 * 1000000)
+    return libc.syscall(441, ready.fileno(), event, 1, None if millis < 0 else ts, None, 0)
+for call in wait, pwait, pwait2:
+    for _ in range(2):
+        began = time.monotonic()
+        n = call(1500)
+        took = time.monotonic() - began
+        if n or took < 1.5: sys.stdout.write("%s: %d after %.2f s, error %d\n" % (call.__name__, n, took, ctypes.get_errno()))
+    out, into = os.pipe()
+    ready.register(out, select.EPOLLIN)
+    threading.Timer(1.5, os.write, (into, b"x")).start()
+    n = call(-1)
+    if n != 1: sys.stdout.write("%s without a limit: %d, error %d\n" % (call.__name__, n, ctypes.get_errno()))
+    ready.unregister(out)
+    for millis in -1, 60000:
+        signal.signal(signal.SIGALRM, lambda *_: None)
+        signal.siginterrupt(signal.SIGALRM, False)
+        signal.setitimer(signal.ITIMER_REAL, 1)
+        n = call(millis)
+        if n != -1 or ctypes.get_errno() != 4: sys.stdout.write("%s, a signal with a handler: %d, error %d\n" % (call.__name__, n, ctypes.get_errno()))
+os.kill(busy, signal.SIGKILL)
+print("done")
+`
+
+// TestAWaitForEventsGoesOnUnderALimit: to be stopped for a moment is no signal, which
+// would end a wait.
+func TestAWaitForEventsGoesOnUnderALimit(t *testing.T) {
+	r := getHome(t).Rungv(t, nil, "run", "--rm", "--network", "none", "--cpus", "0.5", image, "python3", "-c", throttledWaits)
+	if r.Code != 0 || r.Stdout != "done\n" {
+		t.Errorf("%v", r)
+	}
+}
