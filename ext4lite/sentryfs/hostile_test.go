@@ -50,19 +50,7 @@ type oddNode struct {
 func newOddVolume(t *testing.T, size int) *oddVolume {
 	t.Helper()
 	data := []byte(pattern(size))
-	name := filepath.Join(t.TempDir(), "odd")
-	if err := os.WriteFile(name, data, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	fd, err := unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	f, err := OpenHostFile(fd, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &oddVolume{file: f, bytes: data, nodes: map[string]*oddNode{"root": {mode: linux.S_IFDIR | 0o755}}}
+	return &oddVolume{file: hostFileOf(t, data), bytes: data, nodes: map[string]*oddNode{"root": {mode: linux.S_IFDIR | 0o755}}}
 }
 
 // pieces returns extents of n bytes each, from all over the file.

@@ -44,6 +44,12 @@ func randomFile(t *testing.T, pages int) (*HostFile, []byte) {
 	content := make([]byte, pages*hostarch.PageSize)
 	random := rand.NewChaCha8([32]byte{1})
 	random.Read(content)
+	return hostFileOf(t, content), content
+}
+
+// hostFileOf makes a file of some content, mapped.
+func hostFileOf(t *testing.T, content []byte) *HostFile {
+	t.Helper()
 	name := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(name, content, 0o600); err != nil {
 		t.Fatal(err)
@@ -56,7 +62,7 @@ func randomFile(t *testing.T, pages int) (*HostFile, []byte) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return f, content
+	return f
 }
 
 func TestQuietMappingsAreLetGoOf(t *testing.T) {
