@@ -176,7 +176,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 busy = os.fork()
 if not busy:
     while True: pass
-ready, event = select.epoll(), (ctypes.c_char * 12)()
+ready, event = select.epoll(), (ctypes.c_char * 16)()
 def wait(millis): return libc.epoll_wait(ready.fileno(), event, 1, millis)
 def pwait(millis): return libc.epoll_pwait(ready.fileno(), event, 1, millis, None)
 def pwait2(millis):

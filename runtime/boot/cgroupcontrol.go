@@ -176,6 +176,7 @@ func (g *guestCgroups) watchLimit(cg kernel.Cgroup2) {
 func (g *guestCgroups) watchLimits() {
 	ctx := g.sb.k.SupervisorContext()
 	for {
+		began := time.Now()
 		var limited []kernel.Cgroup2
 		g.mu.Lock()
 		g.forget()
@@ -194,7 +195,7 @@ func (g *guestCgroups) watchLimits() {
 		for _, cg := range limited {
 			next = min(next, g.holdToLimit(ctx, cg))
 		}
-		time.Sleep(max(next, limitLookMin))
+		time.Sleep(max(next, limitLookMin, quotaLookShare*time.Since(began)))
 	}
 }
 

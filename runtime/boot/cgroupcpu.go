@@ -6,6 +6,7 @@ package boot
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -27,6 +28,8 @@ const (
 	// quotaLookShare bounds what looking costs, however many groups there are: a
 	// round of looks is followed by that many times its length without.
 	quotaLookShare = 4
+	// quotaRound is how long a round may take before those wait that were due last.
+	quotaRound = 50 * time.Millisecond
 )
 
 // bandwidth holds one cgroup to its cpu.max, as Linux' bandwidth control does: its
@@ -39,7 +42,10 @@ type bandwidth struct {
 	// seen is what the group had used at the last look, and carried what it had
 	// used and does not count any more: of groups below it that are gone.
 	seen, carried time.Duration
-	throttled     bool
+	// dipped says that it had used less, once: a task that ends is not counted for a
+	// moment.
+	dipped    bool
+	throttled bool
 	// due is when to look again; guarded by guestCgroups.mu, as is unlimitedLooks.
 	due            time.Time
 	unlimitedLooks int
@@ -84,14 +90,14 @@ func (g *guestCgroups) watchQuotas() {
 	ctx := g.sb.k.SupervisorContext()
 	for {
 		began := time.Now()
-		due := make(map[kernel.Cgroup2]*bandwidth)
+		var due []dueGroup
 		g.mu.Lock()
 		for cg, b := range g.bandwidths {
 			switch {
 			case cg.Deleted() && !b.throttled:
 				delete(g.bandwidths, cg)
 			case !b.due.After(began):
-				due[cg] = b
+				due = append(due, dueGroup{cg, b, b.due})
 			}
 		}
 		if len(g.bandwidths) == 0 {
@@ -100,14 +106,24 @@ func (g *guestCgroups) watchQuotas() {
 			return
 		}
 		g.mu.Unlock()
-		for cg, b := range due {
-			wait := g.holdToQuota(ctx, cg, b)
+		slices.SortFunc(due, func(a, b dueGroup) int { return a.since.Compare(b.since) })
+		for _, d := range due {
+			// Whoever wants a look from now on gets another one.
 			g.mu.Lock()
-			b.due = time.Now().Add(wait)
+			d.bandwidth.due = began.Add(unlimitedLook)
 			g.mu.Unlock()
+			wait := g.holdToQuota(ctx, d.group, d.bandwidth)
+			g.mu.Lock()
+			if !d.bandwidth.due.IsZero() {
+				d.bandwidth.due = time.Now().Add(wait)
+			}
+			g.mu.Unlock()
+			if time.Since(began) > quotaRound {
+				break
+			}
 		}
 		// Not more of the time than is due to it, whatever there is.
-		time.Sleep(min(quotaLookShare*time.Since(began), unlimitedLook))
+		time.Sleep(quotaLookShare * time.Since(began))
 		next := unlimitedLook
 		g.mu.Lock()
 		for _, b := range g.bandwidths {
@@ -121,12 +137,23 @@ func (g *guestCgroups) watchQuotas() {
 	}
 }
 
+// dueGroup is a group to look at, and since when.
+type dueGroup struct {
+	group     kernel.Cgroup2
+	bandwidth *bandwidth
+	since     time.Time
+}
+
 // holdToQuota looks at one group, and returns how long it may go unseen.
 func (g *guestCgroups) holdToQuota(ctx context.Context, cg kernel.Cgroup2, b *bandwidth) time.Duration {
 	quota := g.quota(ctx, cg)
-	used, ok := g.usedBy(ctx, cg)
+	var used processorTime
+	limited := quota > 0 && !cg.Deleted()
+	if limited {
+		used, limited = g.usedBy(ctx, cg)
+	}
 	now := time.Now()
-	if quota == 0 || !ok || cg.Deleted() {
+	if !limited {
 		g.mu.Lock()
 		b.unlimitedLooks++
 		seldom := b.unlimitedLooks > unlimitedLooksMost
@@ -138,8 +165,15 @@ func (g *guestCgroups) holdToQuota(ctx context.Context, cg kernel.Cgroup2, b *ba
 		}
 		return maxLookGap
 	}
-	b.carried += max(b.seen-used.total(), 0)
-	b.seen = used.total()
+	switch n := used.total(); {
+	case n >= b.seen:
+		b.seen, b.dipped = n, false
+	case !b.dipped:
+		b.dipped = true
+	default:
+		b.carried += b.seen - n
+		b.seen, b.dipped = n, false
+	}
 	total := b.seen + b.carried
 	if b.budget == nil || b.budget.quota != quota {
 		b.budget, b.looked = newCPUBudget(quota, total, int(g.sb.k.ApplicationCores())), now

@@ -3,9 +3,13 @@
 package boot
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"gvisor.dev/gvisor/pkg/abi/linux"
+	"gvisor.dev/gvisor/pkg/sentry/kernel"
 )
 
 const (
@@ -14,9 +18,9 @@ const (
 	// cpuTick is how often usage is looked at; the Sentry's own processor
 	// clocks advance in steps of 10 ms.
 	cpuTick = 10 * time.Millisecond
-	// maxDebtPeriods bounds how long an overdraft is remembered that is more than
-	// what all processors can give in maxLookGap: what a late look finds must not stop
-	// a guest for long.
+	// maxDebtPeriods are how many periods' quotas are charged of what was used between
+	// two looks, beyond what all processors can give in maxLookGap: what a late look
+	// finds must not stop a guest for long.
 	maxDebtPeriods = 5
 	// maxLookGap is the longest time between two looks that are not late.
 	maxLookGap = 5 * cpuTick
@@ -58,9 +62,12 @@ func (sb *sandbox) limitCPU(millis int64) {
 func (sb *sandbox) watchCPU() {
 	cores := int(sb.k.ApplicationCores())
 	budget := newCPUBudget(cpuQuota(sb.cpu.millis.Load()), sb.cpuUsed(), cores)
+	last := time.Now()
 	for {
 		time.Sleep(cpuTick)
-		quota := cpuQuota(sb.cpu.millis.Load())
+		quota, now := cpuQuota(sb.cpu.millis.Load()), time.Now()
+		elapsed := now.Sub(last)
+		last = now
 		if quota != budget.quota {
 			budget = newCPUBudget(quota, sb.cpuUsed(), cores)
 		}
@@ -68,19 +75,29 @@ func (sb *sandbox) watchCPU() {
 			time.Sleep(cpuPeriod)
 			continue
 		}
-		pause := budget.spend(sb.cpuUsed(), cpuTick)
+		pause := budget.spend(sb.cpuUsed(), elapsed)
 		if pause <= 0 {
 			continue
 		}
 		ts := sb.k.TaskSet()
 		ts.BeginExternalStop()
-		began := time.Now()
-		time.Sleep(pause)
+		for left := pause; left > 0 && cpuQuota(sb.cpu.millis.Load()) == quota && (left == pause || !sb.anyKilled()); left = pause - time.Since(now) {
+			time.Sleep(min(left, maxLookGap))
+		}
 		ts.EndExternalStop()
-		stopped := time.Since(began)
+		last = time.Now()
+		stopped := last.Sub(now)
 		sb.cpu.throttledNanos.Add(uint64(stopped))
 		budget.refill(stopped)
 	}
+}
+
+// anyKilled says whether a guest task is about to die of a signal, for which it must
+// not be stopped.
+func (sb *sandbox) anyKilled() bool {
+	return slices.ContainsFunc(sb.k.RootPIDNamespace().Tasks(), func(t *kernel.Task) bool {
+		return t.PendingSignals()&linux.SignalSetOf(linux.SIGKILL) != 0
+	})
 }
 
 // cpuQuota is the processor time that millis thousandths of a processor give
@@ -111,8 +128,7 @@ func (b *cpuBudget) refill(elapsed time.Duration) {
 // guests must stop for the budget to be positive again.
 func (b *cpuBudget) spend(used, elapsed time.Duration) time.Duration {
 	b.refill(elapsed)
-	fresh := max(used-b.used, 0)
-	b.left = max(b.left-fresh, -maxDebtPeriods*b.quota-min(fresh, time.Duration(b.cores)*maxLookGap))
+	b.left -= min(max(used-b.used, 0), maxDebtPeriods*b.quota+time.Duration(b.cores)*maxLookGap)
 	b.used = used
 	if b.left > 0 {
 		return 0

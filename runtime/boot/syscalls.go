@@ -26,9 +26,9 @@ func (sb *sandbox) syscallOverrides() map[string]func(kernel.SyscallFn) kernel.S
 		"write":     sb.writes.whole,
 		"writev":    sb.writes.wholeVectors,
 
-		"epoll_wait":   goOnWaiting(millisOf),
-		"epoll_pwait":  unmasked(goOnWaiting(millisOf)),
-		"epoll_pwait2": unmasked(goOnWaiting(timespecOf)),
+		"epoll_wait":   goOnWaiting(false, millisOf),
+		"epoll_pwait":  goOnWaiting(true, millisOf),
+		"epoll_pwait2": goOnWaiting(true, timespecOf),
 
 		"umount2": umountShared,
 		"mount":   sb.mountCall,
