@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// What the Sentry itself holds of the host's memory: its heap, and its mapping of the
+// guest's.
+
 package boot
 
 import (
