@@ -310,6 +310,7 @@ func dockerLimits(t *testing.T, d *dockerd) {
 	if got := d.must(t, "inspect", "-f", "{{.State.OOMKilled}}", box); got != "true" {
 		t.Errorf("OOMKilled: %s", got)
 	}
+	dockerKilledGofer(t, d)
 	other := d.start(t, "-m", "128m", "--pids-limit", "20", "--cpus", "1", "demo", "sleep", "1000")
 	if got := d.must(t, "exec", other, "nproc"); got != "1" {
 		t.Errorf("%s processors", got)
@@ -321,6 +322,38 @@ func dockerLimits(t *testing.T, d *dockerd) {
 		t.Errorf("stats: %s", got)
 	}
 	d.must(t, "update", "-m", "256m", "--memory-swap", "-1", other)
+}
+
+// dockerKilledGofer: whichever process of a container the host takes for the memory that
+// is missing, the container was killed for it.
+func dockerKilledGofer(t *testing.T, d *dockerd) {
+	box := d.start(t, "-m", "64m", "demo", "python3", "-c", `
+import os, time
+while not os.path.exists("/go"): time.sleep(0.05)
+b = []
+while True: b.append(bytearray(1 << 20))`)
+	gofer := ""
+	for _, parent := range []string{"/sys/fs/cgroup/memory/docker/", "/sys/fs/cgroup/docker/"} { // Versions 1 and 2.
+		members, _ := os.ReadFile(parent + box + "/cgroup.procs")
+		for _, pid := range strings.Fields(string(members)) {
+			if line, _ := os.ReadFile(filepath.Join("/proc", pid, "cmdline")); strings.HasPrefix(string(line), "gvx-gofer") {
+				gofer = pid
+			}
+		}
+	}
+	if gofer == "" {
+		t.Fatal("no gofer in the container's cgroup")
+	}
+	if err := os.WriteFile(filepath.Join("/proc", gofer, "oom_score_adj"), []byte("1000"), 0); err != nil {
+		t.Fatal(err)
+	}
+	d.must(t, "exec", box, "touch", "/go")
+	if got := d.must(t, "wait", box); got != "137" {
+		t.Errorf("code %s", got)
+	}
+	if got := d.must(t, "inspect", "-f", "{{.State.OOMKilled}}", box); got != "true" {
+		t.Errorf("its gofer was killed: OOMKilled: %s", got)
+	}
 }
 
 func dockerLife(t *testing.T, d *dockerd) {

@@ -27,9 +27,6 @@ const (
 	// victimGrace is how long a killed process may take to give its memory back
 	// before the next one is chosen, on a machine that is busy.
 	victimGrace = 2 * time.Second
-	// stopRounds bounds how often a group is searched for tasks that were made while
-	// the others were stopped.
-	stopRounds = 4
 )
 
 func (g *guestCgroups) isFrozen(cg kernel.Cgroup2) bool {
@@ -58,11 +55,11 @@ func (g *guestCgroups) freeze(cg kernel.Cgroup2) {
 		g.mu.Unlock()
 		return
 	}
-	s.frozen, s.stopped = true, make(map[*kernel.Task]struct{})
+	s.frozen = true
 	start := !g.watchingFrozen
 	g.watchingFrozen = true
 	g.mu.Unlock()
-	s.stopped = g.stopMembers(cg, s.stopped)
+	s.stopped.stop(func() []*kernel.Task { return g.members(cg) })
 	if start {
 		go g.watchFrozen()
 	}
@@ -80,42 +77,7 @@ func (g *guestCgroups) thaw(cg kernel.Cgroup2) {
 	}
 	s.frozen = false
 	g.mu.Unlock()
-	for t := range s.stopped {
-		t.EndExternalStop()
-	}
-	s.stopped = nil
-}
-
-// stopMembers stops the tasks of a group that are not among those that were stopped,
-// and lets those go that are to be killed, as a frozen process can be, or have left
-// the group. It returns those that are stopped now.
-//
-// Preconditions: stopMu is held.
-func (g *guestCgroups) stopMembers(cg kernel.Cgroup2, stopped map[*kernel.Task]struct{}) map[*kernel.Task]struct{} {
-	keep := make(map[*kernel.Task]struct{})
-	for range stopRounds {
-		came := false
-		for _, t := range g.members(cg) {
-			_, kept := keep[t]
-			if kept || t.PendingSignals()&linux.SignalSetOf(linux.SIGKILL) != 0 || t.ExitState() >= kernel.TaskExitInitiated {
-				continue
-			}
-			keep[t] = struct{}{}
-			if _, is := stopped[t]; !is {
-				t.BeginExternalStop()
-				came = true
-			}
-		}
-		if !came {
-			break
-		}
-	}
-	for t := range stopped {
-		if _, kept := keep[t]; !kept {
-			t.EndExternalStop()
-		}
-	}
-	return keep
+	s.stopped.release()
 }
 
 // tendFrozen stops who has come into a frozen group meanwhile. One that is gone
@@ -131,7 +93,7 @@ func (g *guestCgroups) tendFrozen(cg kernel.Cgroup2, s *cgroupState) {
 	frozen := s.frozen
 	g.mu.Unlock()
 	if frozen {
-		s.stopped = g.stopMembers(cg, s.stopped)
+		s.stopped.stop(func() []*kernel.Task { return g.members(cg) })
 	}
 }
 

@@ -50,7 +50,7 @@ type bandwidth struct {
 	due            time.Time
 	unlimitedLooks int
 
-	stopped map[*kernel.Task]struct{}
+	stopped stops
 
 	// active is how long the group was busy or throttled, throttledFor how long it
 	// was stopped, throttles how often.
@@ -196,11 +196,13 @@ func (g *guestCgroups) holdToQuota(ctx context.Context, cg kernel.Cgroup2, b *ba
 	g.mu.Unlock()
 	switch {
 	case pause > 0:
-		// Again and again: who came in or forked meanwhile, and who is to be killed.
 		g.stopMu.Lock()
-		b.stopped = g.stopMembers(cg, b.stopped)
+		waiting := b.stopped.stopBusy(func() []*kernel.Task { return g.members(cg) })
 		g.stopMu.Unlock()
 		b.throttled = true
+		if waiting {
+			return cpuTick
+		}
 		return min(pause, maxLookGap)
 	case b.throttled:
 		g.release(b)
@@ -217,10 +219,8 @@ func (g *guestCgroups) release(b *bandwidth) {
 	}
 	g.stopMu.Lock()
 	defer g.stopMu.Unlock()
-	for t := range b.stopped {
-		t.EndExternalStop()
-	}
-	b.stopped, b.throttled = nil, false
+	b.stopped.release()
+	b.throttled = false
 }
 
 // quota is the processor time that a group may use in one cpuPeriod, whatever period

@@ -53,7 +53,7 @@ type guestCgroups struct {
 // for stopped, which are the tasks that were stopped and which stopMu guards.
 type cgroupState struct {
 	frozen  bool
-	stopped map[*kernel.Task]struct{}
+	stopped stops
 	kills   uint64
 	limited bool
 }

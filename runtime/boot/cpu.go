@@ -3,13 +3,9 @@
 package boot
 
 import (
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"gvisor.dev/gvisor/pkg/abi/linux"
-	"gvisor.dev/gvisor/pkg/sentry/kernel"
 )
 
 const (
@@ -62,42 +58,34 @@ func (sb *sandbox) limitCPU(millis int64) {
 func (sb *sandbox) watchCPU() {
 	cores := int(sb.k.ApplicationCores())
 	budget := newCPUBudget(cpuQuota(sb.cpu.millis.Load()), sb.cpuUsed(), cores)
-	last := time.Now()
-	for {
-		time.Sleep(cpuTick)
+	var (
+		stopped   stops
+		throttled bool
+		gap       = cpuTick
+	)
+	for last := time.Now(); ; {
+		time.Sleep(gap)
 		quota, now := cpuQuota(sb.cpu.millis.Load()), time.Now()
 		elapsed := now.Sub(last)
-		last = now
+		last, gap = now, cpuTick
+		if throttled {
+			sb.cpu.throttledNanos.Add(uint64(elapsed))
+		}
 		if quota != budget.quota {
 			budget = newCPUBudget(quota, sb.cpuUsed(), cores)
 		}
+		pause := time.Duration(0)
 		if quota == 0 {
-			time.Sleep(cpuPeriod)
-			continue
+			gap = cpuPeriod
+		} else {
+			pause = budget.spend(sb.cpuUsed(), elapsed)
 		}
-		pause := budget.spend(sb.cpuUsed(), elapsed)
-		if pause <= 0 {
-			continue
+		if throttled = pause > 0; !throttled {
+			stopped.release()
+		} else if !stopped.stopBusy(sb.k.RootPIDNamespace().Tasks) {
+			gap = min(pause, maxLookGap)
 		}
-		ts := sb.k.TaskSet()
-		ts.BeginExternalStop()
-		for left := pause; left > 0 && cpuQuota(sb.cpu.millis.Load()) == quota && (left == pause || !sb.anyKilled()); left = pause - time.Since(now) {
-			time.Sleep(min(left, maxLookGap))
-		}
-		ts.EndExternalStop()
-		last = time.Now()
-		stopped := last.Sub(now)
-		sb.cpu.throttledNanos.Add(uint64(stopped))
-		budget.refill(stopped)
 	}
-}
-
-// anyKilled says whether a guest task is about to die of a signal, for which it must
-// not be stopped.
-func (sb *sandbox) anyKilled() bool {
-	return slices.ContainsFunc(sb.k.RootPIDNamespace().Tasks(), func(t *kernel.Task) bool {
-		return t.PendingSignals()&linux.SignalSetOf(linux.SIGKILL) != 0
-	})
 }
 
 // cpuQuota is the processor time that millis thousandths of a processor give
@@ -119,15 +107,10 @@ func newCPUBudget(quota, used time.Duration, cores int) *cpuBudget {
 	return &cpuBudget{quota: quota, left: quota, used: used, cores: cores}
 }
 
-// refill adds what elapsed time gives.
-func (b *cpuBudget) refill(elapsed time.Duration) {
-	b.left = min(b.left+time.Duration(float64(elapsed)*float64(b.quota)/float64(cpuPeriod)), b.quota)
-}
-
 // spend accounts usage up to used over the elapsed time, and returns how long
 // guests must stop for the budget to be positive again.
 func (b *cpuBudget) spend(used, elapsed time.Duration) time.Duration {
-	b.refill(elapsed)
+	b.left = min(b.left+time.Duration(float64(elapsed)*float64(b.quota)/float64(cpuPeriod)), b.quota)
 	b.left -= min(max(used-b.used, 0), maxDebtPeriods*b.quota+time.Duration(b.cores)*maxLookGap)
 	b.used = used
 	if b.left > 0 {

@@ -52,29 +52,20 @@ func TestCPUBudgetHoldsTheShare(t *testing.T) {
 		cores  int
 	}{{100, 1}, {500, 1}, {900, 1}, {1500, 2}, {2500, 8}, {100, 16}, {50, 64}} {
 		quota := cpuQuota(c.millis)
-		for _, atOnce := range []bool{true, false} {
-			b := newCPUBudget(quota, 0, c.cores)
-			var now, used time.Duration
-			for now < 60*time.Second {
-				now += cpuTick
-				used += cpuTick * time.Duration(c.cores)
-				pause := b.spend(used, cpuTick)
-				for pause > 0 {
-					if atOnce { // As a sandbox is stopped.
-						now += pause
-						b.refill(pause)
-						break
-					}
-					// As a group is, which is looked at meanwhile.
-					look := min(pause, maxLookGap)
-					now += look
-					pause = b.spend(used, look)
-				}
+		b := newCPUBudget(quota, 0, c.cores)
+		var now, used time.Duration
+		for now < 60*time.Second {
+			now += cpuTick
+			used += cpuTick * time.Duration(c.cores)
+			for pause := b.spend(used, cpuTick); pause > 0; {
+				look := min(pause, maxLookGap)
+				now += look
+				pause = b.spend(used, look)
 			}
-			share := float64(used) / float64(now) * 1000
-			if share > float64(c.millis)*1.05 || share < float64(c.millis)*0.8 {
-				t.Errorf("limit %d on %d cores, at once %t: guest got %.0f thousandths of a processor", c.millis, c.cores, atOnce, share)
-			}
+		}
+		share := float64(used) / float64(now) * 1000
+		if share > float64(c.millis)*1.05 || share < float64(c.millis)*0.8 {
+			t.Errorf("limit %d on %d cores: guest got %.0f thousandths of a processor", c.millis, c.cores, share)
 		}
 	}
 }

@@ -189,13 +189,6 @@ func (t *Task) await(ended <-chan waited) {
 			err = nil // The sandbox ended with its first container.
 		}
 	}
-	// What the Sentry itself takes counts against the host's limit, which may be met
-	// before the guest meets its own: then the host kills the sandbox, or the process
-	// that a guest's runs in.
-	if w.exit.Signal == signalKill && !w.exit.OOMKilled {
-		kills, kerr := t.group.OOMKills()
-		w.exit.OOMKilled = kerr == nil && kills > 0
-	}
 	t.finish(w.exit, err)
 }
 
@@ -206,6 +199,13 @@ func (t *Task) finish(exit api.ExitStatus, cause error) {
 }
 
 func (t *Task) end(exit api.ExitStatus, cause error) {
+	// What the Sentry itself takes counts against the host's limit, which may be met
+	// before the guest meets its own: then the host kills the sandbox, the gofer, or the
+	// process that a guest's runs in.
+	if exit.Signal == signalKill && !exit.OOMKilled {
+		kills, err := t.group.OOMKills()
+		exit.OOMKilled = err == nil && kills > 0
+	}
 	if t.own {
 		if t.sandbox.process != nil {
 			t.sandbox.process.End(endGrace)
