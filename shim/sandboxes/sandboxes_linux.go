@@ -90,7 +90,44 @@ func New(places Places, dir string) *Runtime {
 }
 
 // Close removes what the shim's containers had in common.
-func (r *Runtime) Close() error { return os.RemoveAll(r.root) }
+func (r *Runtime) Close() error {
+	root, err := lockRoot(r.root)
+	if root == nil {
+		return err
+	}
+	defer root.Close()
+	return os.RemoveAll(r.root)
+}
+
+// lockRoot locks a folder with records for whoever may remove it: of the containers of a
+// pod whose shim was killed, each is removed by a process of its own, all at once. It
+// returns nil if it is gone. The lock ends with the file.
+func lockRoot(path string) (*os.File, error) {
+	for {
+		root, err := os.Open(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		var locked, there fs.FileInfo
+		if err = syscall.Flock(int(root.Fd()), syscall.LOCK_EX); err == nil {
+			locked, err = root.Stat()
+		}
+		if err == nil {
+			there, err = os.Stat(path)
+		}
+		if err == nil && os.SameFile(locked, there) {
+			return root, nil
+		}
+		root.Close()
+		// Another one may have removed it meanwhile, or was interrupted.
+		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.EINTR) {
+			return nil, fmt.Errorf("lock %s: %w", path, err)
+		}
+	}
+}
 
 // runner returns what makes containers, with a task's options.
 func runner(places Places, root string, o options.Options) (*container.Runner, error) {
@@ -234,6 +271,11 @@ func Remove(ctx context.Context, places Places, bundle, id string) error {
 	if err != nil {
 		return err
 	}
+	locked, err := lockRoot(root)
+	if locked == nil {
+		return err // Gone, with the last of them.
+	}
+	defer locked.Close()
 	r, err := runner(places, root, options.Default())
 	if err != nil {
 		return err

@@ -3,9 +3,12 @@
 package sandboxes
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -55,6 +58,38 @@ func TestPlaces(t *testing.T) {
 	p := Places{Run: "/run/x"}
 	if a, b := New(p, "/bundles/a"), New(p, "/bundles/b"); a.root == b.root || filepath.Dir(a.root) != "/run/x" || len(a.root) > 40 {
 		t.Errorf("roots %s, %s", a.root, b.root)
+	}
+}
+
+// TestContainersOfADeadShimAreRemovedAtOnce: whichever of them comes last removes what
+// they had in common.
+func TestContainersOfADeadShimAreRemovedAtOnce(t *testing.T) {
+	places := Places{Run: t.TempDir(), Data: t.TempDir()}
+	for round := range 200 {
+		dir := filepath.Join(t.TempDir(), "pod")
+		root := New(places, dir).root
+		if _, err := runner(places, root, options.Default()); err != nil {
+			t.Fatal(err)
+		}
+		bundles := make([]string, 4)
+		for i := range bundles {
+			bundles[i] = fmt.Sprint(dir, i)
+			if err := errors.Join(os.Mkdir(bundles[i], 0o700), os.Symlink(root, filepath.Join(bundles[i], rootLink))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var all sync.WaitGroup
+		for _, bundle := range bundles {
+			all.Go(func() {
+				if err := Remove(t.Context(), places, bundle, "none"); err != nil {
+					t.Errorf("round %d: %v", round, err)
+				}
+			})
+		}
+		all.Wait()
+		if left, err := os.ReadDir(places.Run); err != nil || len(left) > 0 {
+			t.Fatalf("round %d: %v, %v are left", round, err, left)
+		}
 	}
 }
 
