@@ -71,7 +71,7 @@ cross: ## Compile for every platform: the client half for macOS and Windows too
 		GOOS=$${platform%/*} GOARCH=$${platform#*/} $(GO) build ./...; done
 
 testbed: ## Build the test peers and guest images that are missing
-	integration/testbed/testbed.sh get runc runsc seccomp-profile registry containerd containerd-tests cni cri-tools runtime-tools runc-tests kubernetes metrics-server agent-sandbox fsstress e2fsprogs-tests engine demo python full net dind dind-debian redis postgres
+	integration/testbed/testbed.sh get runc runsc runsc-shim seccomp-profile registry containerd containerd-tests cni cri-tools runtime-tools runc-tests kubernetes metrics-server agent-sandbox fsstress e2fsprogs-tests engine demo python full net dind dind-debian redis postgres
 
 # What failed, with all it printed, comes once more at the end of the log: what is
 # kept of a long log is its end.
@@ -88,9 +88,10 @@ nightly: testbed ## The long tests: whole suites; writes integration/RESULTS.md
 	GVX_NIGHTLY=1 $(TESTSUM) -count=1 -p 1 -timeout 4h ./integration/...
 	$(MAKE) fuzz FUZZTIME=3m
 
-bench: testbed ## Measure rungv beside runc, runsc, kernel ext4, mkfs.erofs, slirp4netns and passt; engines and episodes
+bench: testbed ## Measure rungv beside runc, runsc, kernel ext4, mkfs.erofs, slirp4netns and passt; engines, episodes, pods
 	.ci/apt slirp4netns passt iproute2 e2fsprogs xfsprogs
 	GVX_BENCH=1 $(GO) test -count=1 -v -timeout 2h ./integration/perf
+	GVX_BENCH=1 $(GO) test -count=1 -v -timeout 1h -run '^TestPodFigures$$' ./integration/containerd
 
 clean: ## Remove what was built in the tree (not the test bed)
 	rm -rf $(BIN)

@@ -19,6 +19,9 @@ import (
 // sandbox and what serves files, pages that they share counted in parts.
 const podMemoryMost = 60 << 20
 
+// memorySettles is how long what starting took may take to be given back.
+const memorySettles = 4 * time.Second
+
 // TestPodMemory measures it, with a pause container and without.
 func TestPodMemory(t *testing.T) {
 	c := newSandboxer(t)
@@ -35,8 +38,7 @@ func podMemory(t *testing.T, c *testbed.Containerd, handler, image string) {
 	for _, name := range []string{"one", "two"} {
 		p.run(image, name, nil, "sleep", "1000")
 	}
-	// What starting took is given back.
-	time.Sleep(2 * time.Second)
+	time.Sleep(memorySettles)
 	var total int64
 	var parts []string
 	processes := c.Processes(t)

@@ -3,7 +3,6 @@
 package containerd
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -12,9 +11,7 @@ import (
 	"syscall"
 	"testing"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/protobuf/encoding/protowire"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"z.gfire.dev/gvx/integration/testbed"
 )
@@ -246,13 +243,6 @@ func sandboxKilled(t *testing.T, c *testbed.Containerd, image string) {
 	}
 }
 
-// rawMessages are those of an RPC, encoded already.
-type rawMessages struct{}
-
-func (rawMessages) Marshal(v any) ([]byte, error)      { return v.([]byte), nil }
-func (rawMessages) Unmarshal(data []byte, v any) error { *v.(*[]byte) = bytes.Clone(data); return nil }
-func (rawMessages) Name() string                       { return "raw" }
-
 // sandboxLimits: those of a pod hold for its containers together, and can be changed
 // as kubelet changes them. crictl has no word for that.
 func sandboxLimits(t *testing.T, c *testbed.Containerd, image string) {
@@ -268,17 +258,9 @@ func sandboxLimits(t *testing.T, c *testbed.Containerd, image string) {
 	if allocate() == 0 {
 		t.Error("more than the pod's memory was had")
 	}
-	conn, err := grpc.NewClient("unix://"+c.Socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	// UpdatePodSandboxResourcesRequest: the pod's id, and resources with a limit.
-	limits := protowire.AppendVarint(protowire.AppendTag(nil, 4, protowire.VarintType), large)
-	request := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), p.id)
-	request = protowire.AppendBytes(protowire.AppendTag(request, 3, protowire.BytesType), limits)
-	var response []byte
-	if err := conn.Invoke(t.Context(), "/runtime.v1.RuntimeService/UpdatePodSandboxResources", request, &response, grpc.ForceCodec(rawMessages{})); err != nil {
+	if _, err := c.CRI(t).UpdatePodSandboxResources(t.Context(), &cri.UpdatePodSandboxResourcesRequest{
+		PodSandboxId: p.id, Resources: &cri.LinuxContainerResources{MemoryLimitInBytes: large},
+	}); err != nil {
 		t.Fatal(err)
 	}
 	if code := allocate(); code != 0 {

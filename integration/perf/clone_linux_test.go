@@ -25,7 +25,7 @@ func TestStartWithClone(t *testing.T) {
 	names := []string{"without", "with a clone"}
 	more := [][]string{nil, {"--mount", "type=volume,src=" + golden + ",dst=/v,clone=ephemeral"}}
 	took, used := make([][]time.Duration, 2), make([][]time.Duration, 2)
-	n := rounds(31)
+	n := testbed.Rounds(31)
 	for range n {
 		for i := range more {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -40,9 +40,9 @@ func TestStartWithClone(t *testing.T) {
 	}
 	rows := [][]string{{"", "median", "min", "processor time, median", "min"}}
 	for i, name := range names {
-		rows = append(rows, []string{name, milliseconds(median(took[i])), milliseconds(slices.Min(took[i])), milliseconds(median(used[i])), milliseconds(slices.Min(used[i]))})
+		rows = append(rows, []string{name, testbed.Milliseconds(testbed.Median(took[i])), testbed.Milliseconds(slices.Min(took[i])), testbed.Milliseconds(testbed.Median(used[i])), testbed.Milliseconds(slices.Min(used[i]))})
 	}
-	rows = append(rows, []string{"a clone adds", milliseconds(median(took[1]) - median(took[0])), milliseconds(slices.Min(took[1]) - slices.Min(took[0])),
-		milliseconds(median(used[1]) - median(used[0])), milliseconds(slices.Min(used[1]) - slices.Min(used[0]))})
-	report(t, fmt.Sprintf("boot to exit of `true` with and without a volume's clone, %d rounds in turn (goal: 2 ms)", n), rows...)
+	rows = append(rows, []string{"a clone adds", testbed.Milliseconds(testbed.Median(took[1]) - testbed.Median(took[0])), testbed.Milliseconds(slices.Min(took[1]) - slices.Min(took[0])),
+		testbed.Milliseconds(testbed.Median(used[1]) - testbed.Median(used[0])), testbed.Milliseconds(slices.Min(used[1]) - slices.Min(used[0]))})
+	testbed.Report(t, fmt.Sprintf("boot to exit of `true` with and without a volume's clone, %d rounds in turn (goal: 2 ms)", n), rows...)
 }

@@ -53,11 +53,11 @@ func TestConversion(t *testing.T) {
 		os.Remove(out)
 	}
 	speed := func(d time.Duration) string { return fmt.Sprintf("%.0f MB/s", convertBytes/1e6/d.Seconds()) }
-	report(t, fmt.Sprintf("a tree of %s becomes EROFS, median of %d in turn", megabytes(convertBytes), len(ours)),
+	testbed.Report(t, fmt.Sprintf("a tree of %s becomes EROFS, median of %d in turn", testbed.Megabytes(convertBytes), len(ours)),
 		[]string{"", "time", "speed", "rungv is"},
-		[]string{"rungv image import rootfs-tar (verified, synced)", milliseconds(median(ours)), speed(median(ours)), ""},
-		[]string{"mkfs.erofs from a directory", milliseconds(median(theirs)), speed(median(theirs)), fmt.Sprintf("%.2f of it", median(ours).Seconds()/median(theirs).Seconds())},
-		[]string{"mkfs.erofs from a directory, and sync", milliseconds(median(synced)), speed(median(synced)), fmt.Sprintf("%.2f of it", median(ours).Seconds()/median(synced).Seconds())})
+		[]string{"rungv image import rootfs-tar (verified, synced)", testbed.Milliseconds(testbed.Median(ours)), speed(testbed.Median(ours)), ""},
+		[]string{"mkfs.erofs from a directory", testbed.Milliseconds(testbed.Median(theirs)), speed(testbed.Median(theirs)), fmt.Sprintf("%.2f of it", testbed.Median(ours).Seconds()/testbed.Median(theirs).Seconds())},
+		[]string{"mkfs.erofs from a directory, and sync", testbed.Milliseconds(testbed.Median(synced)), speed(testbed.Median(synced)), fmt.Sprintf("%.2f of it", testbed.Median(ours).Seconds()/testbed.Median(synced).Seconds())})
 }
 
 // makeTree makes the same tree as a directory and as a tar: many small files and

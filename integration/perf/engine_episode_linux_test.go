@@ -140,9 +140,9 @@ until docker exec $(cat id) test -e /up; do sleep 0.1; done`, busyGuests)
 	}
 	row := func(name string, list []time.Duration) []string {
 		sorted := slices.Sorted(slices.Values(list))
-		return []string{name, milliseconds(sorted[len(sorted)/2]), milliseconds(sorted[(len(sorted)-1)*99/100]), milliseconds(sorted[0]), strconv.Itoa(len(sorted))}
+		return []string{name, testbed.Milliseconds(sorted[len(sorted)/2]), testbed.Milliseconds(sorted[(len(sorted)-1)*99/100]), testbed.Milliseconds(sorted[0]), strconv.Itoa(len(sorted))}
 	}
-	report(t, "episodes with a Docker engine (goals: close 10 ms when idle, 30 ms with 70 guest processes)",
+	testbed.Report(t, "episodes with a Docker engine (goals: close 10 ms when idle, 30 ms with 70 guest processes)",
 		[]string{"", "p50", "p99", "min", "episodes"},
 		row("reset, to docker info", opened),
 		row(fmt.Sprintf("close, idle engine (%d host processes)", idleProcesses), idle),
@@ -206,7 +206,7 @@ func TestIdleEngineMemory(t *testing.T) {
 	e.ready(t)
 	rows := [][]string{{"", "guest's memory", "anonymous", "page tables", "sum"}}
 	after := []time.Duration{5 * time.Second}
-	if benchmarking() {
+	if testbed.Benchmarking() {
 		after = append(after, time.Minute, 3*time.Minute)
 	}
 	var m held
@@ -214,14 +214,14 @@ func TestIdleEngineMemory(t *testing.T) {
 	for _, wait := range after {
 		time.Sleep(time.Until(ready.Add(wait)))
 		m = heldBy(t, e.cmd.Process.Pid)
-		rows = append(rows, []string{fmt.Sprintf("after %v", wait), megabytes(m.guest), megabytes(m.processes), megabytes(m.tables), megabytes(m.sum())})
+		rows = append(rows, []string{fmt.Sprintf("after %v", wait), testbed.Megabytes(m.guest), testbed.Megabytes(m.processes), testbed.Megabytes(m.tables), testbed.Megabytes(m.sum())})
 	}
-	report(t, fmt.Sprintf("memory of an episode with an idle Docker engine, not shared and not reclaimable (goal: %s)", megabytes(idleEngineGoal)), rows...)
+	testbed.Report(t, fmt.Sprintf("memory of an episode with an idle Docker engine, not shared and not reclaimable (goal: %s)", testbed.Megabytes(idleEngineGoal)), rows...)
 	if m.guest == 0 || m.processes == 0 {
 		t.Errorf("nothing of the episode was seen: %+v", m)
 	}
 	if m.sum() > idleEngineMost {
-		t.Errorf("an episode with an idle engine holds %s, more than %s", megabytes(m.sum()), megabytes(idleEngineMost))
+		t.Errorf("an episode with an idle engine holds %s, more than %s", testbed.Megabytes(m.sum()), testbed.Megabytes(idleEngineMost))
 	}
 	if err := e.cmd.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)

@@ -255,7 +255,7 @@ func TestEngines(t *testing.T) {
 		peerEngine(t, "runc, privileged", "runc"),
 	}
 	archive := engineMaterial(t, dir)
-	n := rounds(5)
+	n := testbed.Rounds(5)
 	for round := range n {
 		for _, c := range contenders {
 			// A subtest: what a contender leaves goes before the next begins.
@@ -274,19 +274,19 @@ func TestEngines(t *testing.T) {
 		if len(contenders[0].took[name]) == 0 {
 			continue // It has failed, and says so.
 		}
-		ours := median(contenders[0].took[name])
-		row := []string{name, milliseconds(ours)}
+		ours := testbed.Median(contenders[0].took[name])
+		row := []string{name, testbed.Milliseconds(ours)}
 		for _, c := range contenders[1:] {
 			if len(c.took[name]) == 0 {
 				row = append(row, "failed", "")
 				continue
 			}
-			theirs := median(c.took[name])
-			row = append(row, milliseconds(theirs), fmt.Sprintf("%.2f of it", float64(ours)/float64(theirs)))
+			theirs := testbed.Median(c.took[name])
+			row = append(row, testbed.Milliseconds(theirs), fmt.Sprintf("%.2f of it", float64(ours)/float64(theirs)))
 		}
 		rows = append(rows, row)
 	}
-	report(t, fmt.Sprintf("a Docker engine, medians of %d lives in turn (goals: to docker info 2.0 of runc's, 1.0 of runsc's)", n), rows...)
+	testbed.Report(t, fmt.Sprintf("a Docker engine, medians of %d lives in turn (goals: to docker info 2.0 of runc's, 1.0 of runsc's)", n), rows...)
 }
 
 // measureEngine takes one life of a contender's engine.

@@ -160,15 +160,15 @@ func TestIdleMemory(t *testing.T) {
 	}
 	rows := [][]string{
 		{"", "private", "proportional"},
-		{"sandbox with its stubs", megabytes(sandbox.private), megabytes(sandbox.proportional)},
-		{"launcher", megabytes(all.private - sandbox.private), megabytes(all.proportional - sandbox.proportional)},
+		{"sandbox with its stubs", testbed.Megabytes(sandbox.private), testbed.Megabytes(sandbox.proportional)},
+		{"launcher", testbed.Megabytes(all.private - sandbox.private), testbed.Megabytes(all.proportional - sandbox.proportional)},
 	}
-	if benchmarking() {
+	if testbed.Benchmarking() {
 		rows = append(rows, idlePeer(t, "runsc", "--network", "none", "--ignore-cgroups"), idlePeer(t, "runc"))
 	}
-	report(t, fmt.Sprintf("memory of an idle guest, a shell that waits (goal: %s private)", megabytes(idlePrivateGoal)), rows...)
+	testbed.Report(t, fmt.Sprintf("memory of an idle guest, a shell that waits (goal: %s private)", testbed.Megabytes(idlePrivateGoal)), rows...)
 	if sandbox.private > idlePrivateMost {
-		t.Errorf("an idle sandbox holds %s privately, more than %s", megabytes(sandbox.private), megabytes(idlePrivateMost))
+		t.Errorf("an idle sandbox holds %s privately, more than %s", testbed.Megabytes(sandbox.private), testbed.Megabytes(idlePrivateMost))
 	}
 }
 
@@ -199,7 +199,7 @@ func idlePeer(t *testing.T, name string, args ...string) []string {
 	sum := rollup(t, cmd.Process.Pid)
 	stdin.Close()
 	cmd.Wait()
-	return []string{name + ", all processes", megabytes(sum.private), megabytes(sum.proportional)}
+	return []string{name + ", all processes", testbed.Megabytes(sum.private), testbed.Megabytes(sum.proportional)}
 }
 
 // parentOf returns a process' parent, 0 if it is gone.
@@ -272,9 +272,9 @@ func TestCrowd(t *testing.T) {
 		t.Errorf("of %d sandboxes started at once: %v", crowd, err)
 	}
 	each := int64(max(len(up), 1))
-	report(t, fmt.Sprintf("%d sandboxes at once", crowd),
+	testbed.Report(t, fmt.Sprintf("%d sandboxes at once", crowd),
 		[]string{"", "all up after", "all gone after", "failed", "private each", "proportional each"},
-		[]string{"rungv with its launchers", milliseconds(started), milliseconds(ended), strconv.Itoa(len(failures)), megabytes(sum.private / each), megabytes(sum.proportional / each)})
+		[]string{"rungv with its launchers", testbed.Milliseconds(started), testbed.Milliseconds(ended), strconv.Itoa(len(failures)), testbed.Megabytes(sum.private / each), testbed.Megabytes(sum.proportional / each)})
 	left()
 }
 
@@ -312,12 +312,12 @@ while ! [ -s /tmp/size ]; do sleep 0.02; done`
 			}
 		}
 		resident, shared, dirty := smapsField(most, "Rss:"), smapsField(most, "Shared_Clean:"), smapsField(most, "Private_Dirty:")
-		rows = append(rows, []string{fmt.Sprintf("sandbox %d", i+1), megabytes(resident), megabytes(smapsField(most, "Pss:")), megabytes(shared), megabytes(smapsField(most, "Private_Clean:")), megabytes(dirty)})
+		rows = append(rows, []string{fmt.Sprintf("sandbox %d", i+1), testbed.Megabytes(resident), testbed.Megabytes(smapsField(most, "Pss:")), testbed.Megabytes(shared), testbed.Megabytes(smapsField(most, "Private_Clean:")), testbed.Megabytes(dirty)})
 		if resident < 4<<20 {
-			t.Errorf("sandbox %d maps only %s of the image's layers: guests do not run from the page cache", i+1, megabytes(resident))
+			t.Errorf("sandbox %d maps only %s of the image's layers: guests do not run from the page cache", i+1, testbed.Megabytes(resident))
 		}
 		if dirty != 0 || shared < resident/2 {
-			t.Errorf("sandbox %d: of %s, %s are shared and %s are its own copies", i+1, megabytes(resident), megabytes(shared), megabytes(dirty))
+			t.Errorf("sandbox %d: of %s, %s are shared and %s are its own copies", i+1, testbed.Megabytes(resident), testbed.Megabytes(shared), testbed.Megabytes(dirty))
 		}
 	}
 	for _, r := range sandboxes {
@@ -326,7 +326,7 @@ while ! [ -s /tmp/size ]; do sleep 0.02; done`
 	for _, r := range sandboxes {
 		r.cmd.Wait()
 	}
-	report(t, "two sandboxes of one image: pages of its layers in the guest process that mapped a 6 MB file", rows...)
+	testbed.Report(t, "two sandboxes of one image: pages of its layers in the guest process that mapped a 6 MB file", rows...)
 }
 
 // layerMappings returns the part of a process' smaps that is about layers of the

@@ -19,7 +19,7 @@ func TestNetworkNamespace(t *testing.T) {
 	needBench(t)
 	testbed.NeedRoot(t, "network namespaces")
 	testbed.NeedCommand(t, "ip")
-	n := rounds(5)
+	n := testbed.Rounds(5)
 	server := startNetworkServer(t)
 	ns, host, _ := vethNamespace(t, 87)
 	h := getHome(t)

@@ -49,11 +49,11 @@ type networked struct {
 // beside runsc and runc with a veth pair, which need root, and beside the
 // user-mode networks of others under runc, in turn.
 func TestNetwork(t *testing.T) {
-	n := rounds(5)
+	n := testbed.Rounds(5)
 	server := startNetworkServer(t)
 	client := buildNetworkClient(t)
 	contenders := []*networked{networkOurs(t, server)}
-	if benchmarking() {
+	if testbed.Benchmarking() {
 		testbed.NeedRoot(t, "network namespaces of the peers")
 		contenders = append(contenders, networkPeers(t, server)...)
 	}
@@ -78,11 +78,11 @@ func compareNetworks(t *testing.T, contenders []*networked, n int, client []byte
 				}
 			}
 		}
-		if !benchmarking() {
+		if !testbed.Benchmarking() {
 			break
 		}
 	}
-	if !benchmarking() {
+	if !testbed.Benchmarking() {
 		return // It works: one round has no figures.
 	}
 	rows := [][]string{{"", "guest to host", "rungv is", "host to guest", "rungv is", "connections", "rungv is"}}
@@ -98,7 +98,7 @@ func compareNetworks(t *testing.T, contenders []*networked, n int, client []byte
 		}
 		rows = append(rows, row)
 	}
-	report(t, title, rows...)
+	testbed.Report(t, title, rows...)
 }
 
 // middle is the median of figures.

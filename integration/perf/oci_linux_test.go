@@ -72,7 +72,7 @@ func TestBundleLatency(t *testing.T) {
 		}
 		defer func() { _ = r.call("delete", "--force", r.stays()) }()
 	}
-	for n := range rounds(21) {
+	for n := range testbed.Rounds(21) {
 		for _, r := range runtimes {
 			id := fmt.Sprint(r.name, "-life-", n)
 			begun := time.Now()
@@ -91,13 +91,13 @@ func TestBundleLatency(t *testing.T) {
 	}
 	rows := [][]string{{"", "create, start, delete", "ratio", "exec", "ratio"}}
 	for _, r := range runtimes {
-		life, run := median(r.life), median(r.exec)
+		life, run := testbed.Median(r.life), testbed.Median(r.exec)
 		rows = append(rows, []string{
-			r.name, milliseconds(life), fmt.Sprintf("%.2f", float64(median(runtimes[0].life))/float64(life)),
-			milliseconds(run), fmt.Sprintf("%.2f", float64(median(runtimes[0].exec))/float64(run)),
+			r.name, testbed.Milliseconds(life), fmt.Sprintf("%.2f", float64(testbed.Median(runtimes[0].life))/float64(life)),
+			testbed.Milliseconds(run), fmt.Sprintf("%.2f", float64(testbed.Median(runtimes[0].exec))/float64(run)),
 		})
 	}
-	report(t, "Calls of an engine: medians, and rungv as a multiple of each", rows...)
+	testbed.Report(t, "Calls of an engine: medians, and rungv as a multiple of each", rows...)
 }
 
 // stays is the container that runs all the time. Cgroups are named after ids.

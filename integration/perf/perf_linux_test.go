@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -34,54 +33,12 @@ func getHome(t *testing.T) *testbed.Home {
 	return h
 }
 
-// benchmarking says whether figures are wanted, and so enough rounds.
-func benchmarking() bool { return os.Getenv("GVX_BENCH") != "" }
-
-// rounds is how often something is measured: the given number for figures, a
-// few times else, to see that it works.
-func rounds(forFigures int) int {
-	if benchmarking() {
-		return forFigures
-	}
-	return 3
-}
-
 // needBench skips what is only worth its time for figures.
 func needBench(t *testing.T) {
 	t.Helper()
-	if !benchmarking() {
+	if !testbed.Benchmarking() {
 		t.Skip("a measurement: make bench")
 	}
-}
-
-// report prints a table to standard output, where `make bench` shows it.
-func report(t *testing.T, title string, rows ...[]string) {
-	t.Helper()
-	widths := make([]int, len(rows[0]))
-	for _, row := range rows {
-		for i, cell := range row {
-			widths[i] = max(widths[i], len(cell))
-		}
-	}
-	var text strings.Builder
-	fmt.Fprintf(&text, "\n%s\n", title)
-	for _, row := range rows {
-		for i, cell := range row {
-			if i == 0 {
-				fmt.Fprintf(&text, "  %-*s", widths[i], cell)
-			} else {
-				fmt.Fprintf(&text, "  %*s", widths[i], cell)
-			}
-		}
-		text.WriteByte('\n')
-	}
-	t.Log(text.String())
-}
-
-// median returns the middle of the durations.
-func median(list []time.Duration) time.Duration {
-	sorted := slices.Sorted(slices.Values(list))
-	return sorted[len(sorted)/2]
 }
 
 // contender is a runtime in a measurement of starts.
@@ -116,7 +73,7 @@ func ours(t *testing.T) *contender {
 // guest that does nothing, the runtimes in turn.
 func TestBoot(t *testing.T) {
 	contenders := []*contender{ours(t), peer(t, "runc"), peer(t, "runsc", "--network", "none", "--ignore-cgroups")}
-	n := rounds(31)
+	n := testbed.Rounds(31)
 	for round := range n + 1 {
 		for _, c := range contenders {
 			result := c.run(t, "exit 0")
@@ -128,17 +85,11 @@ func TestBoot(t *testing.T) {
 			}
 		}
 	}
-	base := median(contenders[0].took)
+	base := testbed.Median(contenders[0].took)
 	rows := [][]string{{"", "median", "min", "max", "rungv is"}}
 	for _, c := range contenders {
-		rows = append(rows, []string{c.name, milliseconds(median(c.took)), milliseconds(slices.Min(c.took)), milliseconds(slices.Max(c.took)),
-			fmt.Sprintf("%.2f of it", float64(base)/float64(median(c.took)))})
+		rows = append(rows, []string{c.name, testbed.Milliseconds(testbed.Median(c.took)), testbed.Milliseconds(slices.Min(c.took)), testbed.Milliseconds(slices.Max(c.took)),
+			fmt.Sprintf("%.2f of it", float64(base)/float64(testbed.Median(c.took)))})
 	}
-	report(t, fmt.Sprintf("boot to exit of a guest that does nothing, %d rounds in turn (goals: 1.0 of runc, 0.25 of runsc)", n), rows...)
+	testbed.Report(t, fmt.Sprintf("boot to exit of a guest that does nothing, %d rounds in turn (goals: 1.0 of runc, 0.25 of runsc)", n), rows...)
 }
-
-func milliseconds(d time.Duration) string {
-	return fmt.Sprintf("%.1f ms", float64(d.Microseconds())/1000)
-}
-
-func megabytes(bytes int64) string { return fmt.Sprintf("%.1f MB", float64(bytes)/1e6) }

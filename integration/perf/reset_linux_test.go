@@ -57,7 +57,7 @@ func TestReset(t *testing.T) {
 		}
 		return r.Took
 	}
-	n := rounds(11)
+	n := testbed.Rounds(11)
 	var share, withCopy, withDelta []time.Duration
 	for round := range n + 1 {
 		begun := time.Now()
@@ -74,12 +74,12 @@ func TestReset(t *testing.T) {
 			share, withCopy, withDelta = append(share, took), append(withCopy, took+copyStart), append(withDelta, deltaStart)
 		}
 	}
-	ratio := float64(median(withCopy)) / float64(median(withDelta))
-	report(t, fmt.Sprintf("a guest with a golden volume's content, from the reset to its end; the volume's file has %s; medians of %d rounds in turn", extents(t, golden), n),
+	ratio := float64(testbed.Median(withCopy)) / float64(testbed.Median(withDelta))
+	testbed.Report(t, fmt.Sprintf("a guest with a golden volume's content, from the reset to its end; the volume's file has %s; medians of %d rounds in turn", extents(t, golden), n),
 		[]string{"", "median", "ratio"},
-		[]string{"cp --reflink alone", milliseconds(median(share)), ""},
-		[]string{"cp --reflink, then a start", milliseconds(median(withCopy)), fmt.Sprintf("%.2f", ratio)},
-		[]string{"clone=ephemeral", milliseconds(median(withDelta)), "1.00"})
+		[]string{"cp --reflink alone", testbed.Milliseconds(testbed.Median(share)), ""},
+		[]string{"cp --reflink, then a start", testbed.Milliseconds(testbed.Median(withCopy)), fmt.Sprintf("%.2f", ratio)},
+		[]string{"clone=ephemeral", testbed.Milliseconds(testbed.Median(withDelta)), "1.00"})
 }
 
 // extents is how many pieces a file has on its disk, as filefrag(8) counts them.

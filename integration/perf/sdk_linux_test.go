@@ -44,15 +44,15 @@ func TestPrograms(t *testing.T) {
 		{"episode", "clone, engine, run in it, close", 9, native.episode},
 	} {
 		var ours, theirs []time.Duration
-		for round := range rounds(job.rounds) + 1 {
+		for round := range testbed.Rounds(job.rounds) + 1 {
 			a, b := sdk.time(t, job.name), job.peer(t)
 			if round > 0 { // The first warms caches.
 				ours, theirs = append(ours, a), append(theirs, b)
 			}
 		}
-		rows = append(rows, []string{job.title, milliseconds(median(ours)), milliseconds(median(theirs)), fmt.Sprintf("%.2f of it", float64(median(ours))/float64(median(theirs)))})
+		rows = append(rows, []string{job.title, testbed.Milliseconds(testbed.Median(ours)), testbed.Milliseconds(testbed.Median(theirs)), fmt.Sprintf("%.2f of it", float64(testbed.Median(ours))/float64(testbed.Median(theirs)))})
 	}
-	report(t, "Go programs, medians of rounds in turn", rows...)
+	testbed.Report(t, "Go programs, medians of rounds in turn", rows...)
 }
 
 // sdkClient is package sdkclient's program.

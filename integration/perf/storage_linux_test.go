@@ -176,7 +176,7 @@ func reportStorage(t *testing.T, contenders []*storage, rows []storageRow, n int
 		}
 		table = append(table, line)
 	}
-	report(t, fmt.Sprintf("work on storage: medians of %d rounds in turn; ratio: how many times as fast the first is (goals: 0.7 of runsc in memory, 2 of runsc on a host directory)", n), table...)
+	testbed.Report(t, fmt.Sprintf("work on storage: medians of %d rounds in turn; ratio: how many times as fast the first is (goals: 0.7 of runsc in memory, 2 of runsc on a host directory)", n), table...)
 }
 
 // volumeStorage is rungv with a new volume each time.

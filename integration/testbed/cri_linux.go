@@ -16,6 +16,9 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // criNamespace is the one of containerd's in which CRI works.
@@ -114,6 +117,18 @@ func WriteLayout(t testing.TB, dir string, image v1.Image) {
 	if err != nil {
 		t.Fatalf("write layout %s: %v", dir, err)
 	}
+}
+
+// CRI is a client of containerd's CRI service: for what crictl has no word for, and for
+// measurements, in which it would have a part.
+func (c *Containerd) CRI(t testing.TB) cri.RuntimeServiceClient {
+	t.Helper()
+	conn, err := grpc.NewClient("unix://"+c.Socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return cri.NewRuntimeServiceClient(conn)
 }
 
 // CrictlCommand makes a command of CRI's own client.

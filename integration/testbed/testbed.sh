@@ -22,7 +22,7 @@ cache=${GVX_TESTBED:-${XDG_CACHE_HOME:-$HOME/.cache}/gvx-testbed}
 # shellcheck source=versions.env
 . "$here/versions.env"
 
-programs=(runc runsc registry containerd containerd-tests cni cri-tools runtime-tools runc-tests kubernetes metrics-server agent-sandbox seccomp-profile engine fsstress e2fsprogs-tests)
+programs=(runc runsc runsc-shim registry containerd containerd-tests cni cri-tools runtime-tools runc-tests kubernetes metrics-server agent-sandbox seccomp-profile engine fsstress e2fsprogs-tests)
 images=(demo python full net dind dind-debian redis postgres)
 
 die() { echo "testbed: $*" >&2; exit 1; }
@@ -50,7 +50,7 @@ is_image() { [[ " ${images[*]} " == *" $1 "* ]]; }
 key() {
 	case $1 in
 	runc) echo "$RUNC_VERSION-seccomp" ;;
-	runsc) gvisor_version ;;
+	runsc | runsc-shim) gvisor_version ;;
 	registry) echo "$REGISTRY_VERSION" ;;
 	containerd | containerd-tests) echo "$CONTAINERD_VERSION" ;;
 	cni) echo "$CNI_PLUGINS_VERSION" ;;
@@ -188,6 +188,8 @@ build() {
 		CGO_ENABLED=1 go_install github.com/opencontainers/runc "$RUNC_VERSION" "$out" -tags seccomp ;;
 	runsc)
 		CGO_ENABLED=0 go_install gvisor.dev/gvisor/runsc "$(gvisor_version)" "$out" ;;
+	runsc-shim)
+		CGO_ENABLED=0 go_install gvisor.dev/gvisor/shim "$(gvisor_version)" "$out" ;;
 	registry)
 		CGO_ENABLED=0 go_install github.com/distribution/distribution/v3/cmd/registry "$REGISTRY_VERSION" "$out" ;;
 	containerd)
