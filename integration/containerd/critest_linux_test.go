@@ -108,7 +108,7 @@ func compareFailures(t *testing.T, passed int, failed []string, unknown *[]strin
 
 // quick is the part of the suite that every run has, by words of its names: what
 // containers are asked for most, and where runtimes differ.
-const quick = "execSync|exec with|attach|basic operations|seccomp|NoNewPrivs|RunAsUser|SupplementalGroups|ReadonlyRootfs|volume|OOMKilled"
+const quick = "execSync|exec with|attach|basic operations|seccomp|NoNewPrivs|RunAsUser|SupplementalGroups|ReadonlyRootfs|volume|OOMKilled|Privileged is true|adding capability"
 
 // TestCritest runs Kubernetes' suite for container runtimes with gvx: a part of it,
 // or nightly the whole, with runc's score beside it. What fails is known, with its

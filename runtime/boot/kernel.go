@@ -262,7 +262,7 @@ func (sb *sandbox) registerFilesystems() error {
 	v.MustRegisterFilesystemType(mqfs.Name, &mqfs.FilesystemType{}, mountable)
 	v.MustRegisterFilesystemType(overlay.Name, &overlayType{}, mountable)
 	v.MustRegisterFilesystemType(proc.Name, &procType{ipc: &sb.ipc}, mountable)
-	v.MustRegisterFilesystemType(sys.Name, &sys.FilesystemType{}, mountable)
+	v.MustRegisterFilesystemType(sys.Name, &sysfs{}, mountable)
 	v.MustRegisterFilesystemType(tmpfs.Name, &tmpfs.FilesystemType{}, mountable)
 	// These are only ever mounted by boot itself: a guest's options for gofer would
 	// name descriptors of the sandbox.

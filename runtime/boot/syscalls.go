@@ -30,6 +30,8 @@ func (sb *sandbox) syscallOverrides() map[string]func(kernel.SyscallFn) kernel.S
 		"epoll_pwait":  goOnWaiting(true, millisOf),
 		"epoll_pwait2": goOnWaiting(true, timespecOf),
 
+		"ioctl": bridgeCalls,
+
 		"umount2": umountShared,
 		"mount":   sb.mountCall,
 		"mq_open": sb.ipc.openQueue,
