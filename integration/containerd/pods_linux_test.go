@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"z.gfire.dev/gvx/integration/testbed"
 )
@@ -130,6 +131,59 @@ func TestPods(t *testing.T) {
 			c.MustCrictl(t, "rm", client)
 			ends := p.run(image, "ends", nil, "sh", "-c", "echo done; exit 3")
 			await(t, "its end", func() bool { return strings.Contains(c.MustCrictl(t, "inspect", ends), `"exitCode": 3`) })
+			p.remove()
+			nothingLeft(t, c)
+		})
+	}
+}
+
+// TestPausesOneContainer: a container of a pod is paused, and the others go on.
+func TestPausesOneContainer(t *testing.T) {
+	c := newSandboxer(t)
+	for handler, snapshotter := range map[string]string{"runc": "overlayfs", "gvx": "erofs", sandboxHandler: "erofs"} {
+		t.Run(handler, func(t *testing.T) {
+			c.CRIPause(t, snapshotter)
+			image := c.CRIImage(t, snapshotter, "demo")
+			p := runPod(t, c, handler, "pod", nil)
+			// It forks all the while, and waits, and has a child that uses its processor.
+			const script = "while :; do :; done & while :; do echo line; sleep 0.02; done"
+			paused, other := p.run(image, "paused", nil, "sh", "-c", script), p.run(image, "other", nil, "sh", "-c", script)
+			grows := func(name string) bool {
+				before := len(p.log(name))
+				time.Sleep(500 * time.Millisecond)
+				return len(p.log(name)) > before
+			}
+			task := func(verb string, args ...string) testbed.Result {
+				return c.Ctr(t, append([]string{"--namespace", "k8s.io", "tasks", verb}, args...)...)
+			}
+			await(t, "both write", func() bool { return p.log("paused") != "" && p.log("other") != "" })
+			for range 3 {
+				if r := task("pause", paused); r.Code != 0 {
+					t.Fatal(r)
+				}
+				time.Sleep(100 * time.Millisecond) // What is on its way to the log.
+				if grows("paused") || !grows("other") {
+					t.Error("the paused one writes, or the other does not")
+				}
+				if r := c.Crictl(t, "exec", other, "true"); r.Code != 0 {
+					t.Errorf("exec in the other: %v", r)
+				}
+				if r := task("resume", paused); r.Code != 0 {
+					t.Fatal(r)
+				}
+				await(t, "it goes on", func() bool { return grows("paused") })
+			}
+			// Both at once, and one that ends meanwhile.
+			for _, id := range []string{paused, other} {
+				if r := task("pause", id); r.Code != 0 {
+					t.Fatal(r)
+				}
+			}
+			c.MustCrictl(t, "stop", "--timeout", "1", other)
+			if r := task("resume", paused); r.Code != 0 {
+				t.Fatal(r)
+			}
+			await(t, "it goes on alone", func() bool { return grows("paused") })
 			p.remove()
 			nothingLeft(t, c)
 		})

@@ -194,10 +194,13 @@ func (s *service) Signal(_ context.Context, req *controlv1.SignalRequest) (*cont
 	case controlv1.SignalRequest_FOREGROUND:
 		err = s.sb.signalForeground(c.tty, tg, info)
 	case controlv1.SignalRequest_ALL:
-		// Paused, no process can fork out of the signal's way.
-		s.sb.k.Pause()
+		// Stopped, no process can fork out of the signal's way.
+		var stopped stops
+		if serr := s.sb.stopContainer(c, &stopped); serr != nil {
+			log.Warningf("signal %d to all: %v", n, serr)
+		}
 		err = s.sb.k.SendContainerSignal(c.spec.ID, info)
-		s.sb.k.Unpause()
+		stopped.release()
 	default:
 		err = api.Errorf(api.KindInvalid, "unknown signal target %d", req.GetTarget())
 	}
@@ -207,9 +210,6 @@ func (s *service) Signal(_ context.Context, req *controlv1.SignalRequest) (*cont
 	}
 	if err != nil {
 		return nil, fmt.Errorf("send signal %d to container %s: %w", n, c.spec.ID, err)
-	}
-	if n == int32(linux.SIGKILL) {
-		s.sb.resume() // The paused cannot die.
 	}
 	return &controlv1.SignalResponse{}, nil
 }

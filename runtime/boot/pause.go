@@ -1,65 +1,127 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Pausing guests, and changing their limits while they run.
+// Pausing containers, and changing their limits while they run.
 
 package boot
 
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/sentry/kernel"
 
 	"z.gfire.dev/gvx/runtime/api"
 	controlv1 "z.gfire.dev/gvx/runtime/control/v1"
 )
 
-// pauser remembers whether guests are paused: the kernel counts, users do not.
+const (
+	// pausePatience bounds how long processes may take to stop, and pauseLook is how
+	// often that is asked: one that waits for the host does not before it has its answer.
+	pausePatience = 10 * time.Second
+	pauseLook     = time.Millisecond
+)
+
+// pauser has the containers that are paused. Lock order: mu, gVisor's locks of tasks.
 type pauser struct {
-	mu sync.Mutex
-	on bool
+	mu       sync.Mutex
+	stopped  map[*container]*stops
+	watching bool
 }
 
-func (p *pauser) paused() bool {
+func (p *pauser) paused(c *container) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.on
+	return p.stopped[c] != nil
 }
 
-// resume lets guests go on and reports whether they were paused.
-func (sb *sandbox) resume() bool {
-	sb.pause.mu.Lock()
-	defer sb.pause.mu.Unlock()
-	if !sb.pause.on {
-		return false
+// tasksOf returns the tasks of a container, wherever they are in the guest.
+func (sb *sandbox) tasksOf(c *container) []*kernel.Task {
+	return slices.DeleteFunc(sb.k.RootPIDNamespace().Tasks(), func(t *kernel.Task) bool { return t.ContainerID() != c.spec.ID })
+}
+
+// stopContainer stops all tasks of a container, and returns when they stand still: no
+// task is made any more.
+func (sb *sandbox) stopContainer(c *container, s *stops) error {
+	list := func() []*kernel.Task { return sb.tasksOf(c) }
+	stood := false
+	for begun := time.Now(); ; time.Sleep(pauseLook) {
+		came := s.stop(list)
+		if stood && !came {
+			return nil
+		}
+		if stood = s.stand(); !stood && time.Since(begun) > pausePatience {
+			return api.Errorf(api.KindInternal, "a process of container %s does not stop: it has waited for the host for more than %v", c.spec.ID, pausePatience)
+		}
 	}
-	sb.pause.on = false
-	sb.k.Unpause()
-	return true
+}
+
+// watchPaused runs while any container is paused: it lets go who is to be killed.
+func (sb *sandbox) watchPaused() {
+	p := &sb.pause
+	for {
+		time.Sleep(frozenLook)
+		p.mu.Lock()
+		for c, s := range p.stopped {
+			s.stop(func() []*kernel.Task { return sb.tasksOf(c) })
+			if len(*s) == 0 {
+				delete(p.stopped, c) // Nothing of it is left.
+			}
+		}
+		if len(p.stopped) == 0 {
+			p.watching = false
+			p.mu.Unlock()
+			return
+		}
+		p.mu.Unlock()
+	}
 }
 
 // Pause implements controlv1.SandboxService.
 func (s *service) Pause(_ context.Context, req *controlv1.PauseRequest) (*controlv1.PauseResponse, error) {
-	if _, _, err := s.running(req.GetContainer()); err != nil {
+	c, _, err := s.running(req.GetContainer())
+	if err != nil {
 		return nil, err
 	}
-	s.sb.pause.mu.Lock()
-	defer s.sb.pause.mu.Unlock()
-	if s.sb.pause.on {
+	p := &s.sb.pause
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.stopped[c] != nil {
 		return nil, api.Errorf(api.KindState, "container %s is already paused", req.GetContainer())
 	}
-	s.sb.k.Pause()
-	s.sb.pause.on = true
+	var stopped stops
+	if err := s.sb.stopContainer(c, &stopped); err != nil {
+		stopped.release()
+		return nil, err
+	}
+	if p.stopped == nil {
+		p.stopped = make(map[*container]*stops)
+	}
+	p.stopped[c] = &stopped
+	if !p.watching {
+		p.watching = true
+		go s.sb.watchPaused()
+	}
 	return &controlv1.PauseResponse{}, nil
 }
 
 // Resume implements controlv1.SandboxService.
 func (s *service) Resume(_ context.Context, req *controlv1.ResumeRequest) (*controlv1.ResumeResponse, error) {
-	if _, _, err := s.running(req.GetContainer()); err != nil {
+	c, _, err := s.running(req.GetContainer())
+	if err != nil {
 		return nil, err
 	}
-	if !s.sb.resume() {
+	p := &s.sb.pause
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	stopped := p.stopped[c]
+	if stopped == nil {
 		return nil, api.Errorf(api.KindState, "container %s is not paused", req.GetContainer())
 	}
+	stopped.release()
+	delete(p.stopped, c)
 	return &controlv1.ResumeResponse{}, nil
 }
 

@@ -20,9 +20,10 @@ type stops map[*kernel.Task]struct{}
 
 // stop stops the tasks that list returns, and releases those that it does not return any
 // more or that are to be killed, as stopped processes can be. It is to be called again
-// and again, for what comes in or is killed meanwhile.
-func (s *stops) stop(list func() []*kernel.Task) {
-	s.stopUnless(list, func(*kernel.Task) bool { return false })
+// and again, for what comes in or is killed meanwhile. It says whether there was any to
+// stop.
+func (s *stops) stop(list func() []*kernel.Task) (came bool) {
+	return s.stopUnless(list, func(*kernel.Task) bool { return false })
 }
 
 // stopBusy is stop for tasks that are not to use processor time: those that wait for
@@ -37,7 +38,7 @@ func (s *stops) stopBusy(list func() []*kernel.Task) (waiting bool) {
 	return waiting
 }
 
-func (s *stops) stopUnless(list func() []*kernel.Task, spared func(*kernel.Task) bool) {
+func (s *stops) stopUnless(list func() []*kernel.Task, spared func(*kernel.Task) bool) (any bool) {
 	keep := make(stops)
 	for range stopRounds {
 		came := false
@@ -51,7 +52,7 @@ func (s *stops) stopUnless(list func() []*kernel.Task, spared func(*kernel.Task)
 					continue
 				}
 				t.BeginExternalStop()
-				came = true
+				came, any = true, true
 			}
 			keep[t] = struct{}{}
 		}
@@ -65,6 +66,20 @@ func (s *stops) stopUnless(list func() []*kernel.Task, spared func(*kernel.Task)
 		}
 	}
 	*s = keep
+	return any
+}
+
+// stand says whether all that are to stop have done so, or wait for the host, which a
+// stop does not end.
+func (s *stops) stand() bool {
+	for t := range *s {
+		switch t.TaskGoroutineState() {
+		case kernel.TaskGoroutineStopped, kernel.TaskGoroutineBlockedUninterruptible, kernel.TaskGoroutineNonexistent:
+		default:
+			return false
+		}
+	}
+	return true
 }
 
 // release lets all go on.
