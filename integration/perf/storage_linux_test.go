@@ -116,12 +116,28 @@ func TestStorage(t *testing.T) {
 
 func compareStorage(t *testing.T, image, script string, rows []storageRow) {
 	testbed.NeedRoot(t, "loop mounts")
-	contenders := []*storage{
+	compareStorages(t, script, rows, "goals: 0.7 of runsc in memory, 2 of runsc on a host directory",
 		volumeStorage(t, image, ""), volumeStorage(t, image, "process"),
 		peerStorage(t, "runsc", image, "runsc, overlay", ""),
 		peerStorage(t, "runsc", image, "runsc, host directory", storageDir(t)),
-		peerStorage(t, "runc", image, "runc, ext4 on loop", loopStorage(t, "mkfs.ext4", "-q")),
-	}
+		peerStorage(t, "runc", image, "runc, ext4 on loop", loopStorage(t, "mkfs.ext4", "-q")))
+}
+
+// TestDirectoryRoot measures the same in the root of OCI bundles, which is a directory of
+// the host, and what is written goes there: ours beside runsc and runc, in turn. It
+// demands nothing.
+func TestDirectoryRoot(t *testing.T) {
+	needBench(t)
+	h := getHome(t)
+	compareStorages(t, storageWork, storageRows, "no goal",
+		bundleStorage(t, "runc", "full", "rungv, directory", "", func(b *testbed.Bundle) { b.Runtime = h.Binary }),
+		bundleStorage(t, "runsc", "full", "runsc, directory", "", func(b *testbed.Bundle) {
+			b.Args = append(b.Args, "--network", "none", "--ignore-cgroups", "--overlay2", "none")
+		}),
+		bundleStorage(t, "runc", "full", "runc, directory", "", func(*testbed.Bundle) {}))
+}
+
+func compareStorages(t *testing.T, script string, rows []storageRow, goals string, contenders ...*storage) {
 	n := 3
 	for range n {
 		for _, c := range contenders {
@@ -138,12 +154,12 @@ func compareStorage(t *testing.T, image, script string, rows []storageRow) {
 			t.Logf("%s: %s", c.name, strings.Join(strings.Fields(result.Stdout), " "))
 		}
 	}
-	reportStorage(t, contenders, rows, n)
+	reportStorage(t, contenders, rows, n, goals)
 }
 
 // reportStorage prints medians, and how many times as fast as each other the
 // first contender is.
-func reportStorage(t *testing.T, contenders []*storage, rows []storageRow, n int) {
+func reportStorage(t *testing.T, contenders []*storage, rows []storageRow, n int, goals string) {
 	t.Helper()
 	head := []string{""}
 	for i, c := range contenders {
@@ -176,7 +192,7 @@ func reportStorage(t *testing.T, contenders []*storage, rows []storageRow, n int
 		}
 		table = append(table, line)
 	}
-	testbed.Report(t, fmt.Sprintf("work on storage: medians of %d rounds in turn; ratio: how many times as fast the first is (goals: 0.7 of runsc in memory, 2 of runsc on a host directory)", n), table...)
+	testbed.Report(t, fmt.Sprintf("work on storage: medians of %d rounds in turn; ratio: how many times as fast the first is (%s)", n, goals), table...)
 }
 
 // volumeStorage is rungv with a new volume each time.
@@ -201,12 +217,19 @@ func volumeStorage(t *testing.T, image, durability string) *storage {
 // peerStorage is a peer whose guest has a directory of the host at /w, which is
 // emptied each time, or else what is there in its root.
 func peerStorage(t *testing.T, runtime, image, name, dir string) *storage {
+	return bundleStorage(t, runtime, image, name, dir, func(b *testbed.Bundle) {
+		if runtime == "runsc" {
+			b.Args = append(b.Args, "--network", "none", "--ignore-cgroups")
+		}
+	})
+}
+
+// bundleStorage is peerStorage of a bundle that is changed.
+func bundleStorage(t *testing.T, runtime, image, name, dir string, change func(*testbed.Bundle)) *storage {
 	c := &storage{name: name, figures: map[string][]float64{}}
 	c.run = func(t *testing.T, script string) testbed.Result {
 		bundle := testbed.NewBundle(t, runtime, image)
-		if runtime == "runsc" {
-			bundle.Args = append(bundle.Args, "--network", "none", "--ignore-cgroups")
-		}
+		change(bundle)
 		process := bundle.Spec.Process
 		process.Args, process.Cwd = []string{"sh", "-c", script}, "/"
 		process.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8"}
