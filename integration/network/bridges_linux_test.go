@@ -45,6 +45,8 @@ for i in lo br0 v0 v1; do
 	[ "$i" != br0 ] || { ls $i/brif; readlink $i/brif/*; [ "$(cat $i/bridge/bridge_id)" = "8000.$(tr -d : < $i/address)" ] && echo and the bridge; }
 	ls $i/statistics | tr '\n' ' '
 done
+stat -f -c %t . lo lo/ lo/mtu lo/statistics/ lo/statistics/rx_bytes br0/brif/v0
+ip link set br0 name br2; readlink v0/master v0/brport/bridge; ip link set br2 name br0
 ping -c 3 -i 0.2 127.0.0.1 > /dev/null; [ "$(cat lo/statistics/rx_packets)" -ge 6 ] && echo counted
 echo 1 2>/dev/null > lo/ifindex || echo not to be written
 ip link add v2 type veth peer name v3; ls v2/brport 2>&1 | sed 's/.*: //'; ip link set v2 master br0; ls br0/brif
@@ -66,6 +68,18 @@ func TestInterfacesInSysfs(t *testing.T) {
 	guest := getHome(t).Rungv(t, nil, "run", "--rm", "--privileged", "--network", "none", image, "sh", "-c", interfacesScript)
 	if linux.Code != guest.Code || linux.Stdout != guest.Stdout {
 		t.Errorf("on Linux: %v\nin the guest: %v", linux, guest)
+	}
+	tunnel := getHome(t).Rungv(t, nil, "run", "--rm", "--network", "none", image, "python3", "-c", `
+import fcntl, os, socket, struct
+tun = os.open("/dev/net/tun", os.O_RDWR)
+fcntl.ioctl(tun, 0x400454ca, struct.pack("16sH22x", b"t0", 0x1001)) # IFF_TUN, IFF_NO_PI
+s = socket.socket()
+fcntl.ioctl(s, 0x89a0, b"b0".ljust(16, b"\0"))
+try: fcntl.ioctl(s, 0x89a2, struct.pack("16si20x", b"b0", socket.if_nametoindex("t0")))
+except OSError as e: print(e.strerror)
+os.write(tun, b"\x45" + bytes(27))`)
+	if tunnel.Code != 0 || tunnel.Stdout != "Invalid argument\n" {
+		t.Errorf("a tunnel as a bridge's port: %v", tunnel)
 	}
 	denied := getHome(t).Rungv(t, nil, "run", "--rm", "--network", "none", "--cap-drop", "NET_ADMIN", image, "python3", "-c",
 		"import fcntl, socket; fcntl.ioctl(socket.socket(), 0x89a0, b'br0'.ljust(16, b'\\0'))")

@@ -91,7 +91,7 @@ func bridgeCall(t *kernel.Task, args arch.SyscallArguments) error {
 		return linuxerr.EINVAL
 	case port.Master != 0:
 		return linuxerr.EBUSY
-	case port.Flags&linux.IFF_LOOPBACK != 0:
+	case port.Flags&linux.IFF_LOOPBACK != 0 || port.DeviceType != linux.ARPHRD_ETHER:
 		return linuxerr.EINVAL
 	case port.Kind == interfaceKindBridge:
 		return linuxerr.ELOOP

@@ -34,8 +34,8 @@ const (
 
 // bandwidth holds one cgroup to its cpu.max, as Linux' bandwidth control does: its
 // tasks are stopped while it has used more than its share. Only watchQuotas touches
-// it, but for the figures, which guestCgroups.mu guards, and stopped, which are the
-// tasks that were stopped and which stopMu guards.
+// it, but for the figures, which guestCgroups.mu guards, and what is held, which
+// stopMu guards.
 type bandwidth struct {
 	budget *cpuBudget
 	looked time.Time
@@ -46,11 +46,12 @@ type bandwidth struct {
 	// moment.
 	dipped    bool
 	throttled bool
+	stands    bool // Some of it does, being throttled.
 	// due is when to look again; guarded by guestCgroups.mu, as is unlimitedLooks.
 	due            time.Time
 	unlimitedLooks int
 
-	stopped stops
+	held throttle
 
 	// active is how long the group was busy or throttled, throttledFor how long it
 	// was stopped, throttles how often.
@@ -185,9 +186,9 @@ func (g *guestCgroups) holdToQuota(ctx context.Context, cg kernel.Cgroup2, b *ba
 	b.looked = now
 	g.mu.Lock()
 	b.unlimitedLooks = 0
-	if b.throttled {
+	if b.stands {
 		b.throttledFor += elapsed
-	} else if pause > 0 {
+	} else if pause > 0 && !b.throttled {
 		b.throttles++
 	}
 	if busy || b.throttled {
@@ -197,13 +198,10 @@ func (g *guestCgroups) holdToQuota(ctx context.Context, cg kernel.Cgroup2, b *ba
 	switch {
 	case pause > 0:
 		g.stopMu.Lock()
-		waiting := b.stopped.stopBusy(func() []*kernel.Task { return g.members(cg) })
+		gap, stands := b.held.look(func() []*kernel.Task { return g.members(cg) }, total)
 		g.stopMu.Unlock()
-		b.throttled = true
-		if waiting {
-			return cpuTick
-		}
-		return min(pause, maxLookGap)
+		b.throttled, b.stands = true, stands
+		return min(pause, gap)
 	case b.throttled:
 		g.release(b)
 	case !busy:
@@ -219,8 +217,8 @@ func (g *guestCgroups) release(b *bandwidth) {
 	}
 	g.stopMu.Lock()
 	defer g.stopMu.Unlock()
-	b.stopped.release()
-	b.throttled = false
+	b.held.release()
+	b.throttled, b.stands = false, false
 }
 
 // quota is the processor time that a group may use in one cpuPeriod, whatever period

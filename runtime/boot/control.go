@@ -194,6 +194,10 @@ func (s *service) Signal(_ context.Context, req *controlv1.SignalRequest) (*cont
 	case controlv1.SignalRequest_FOREGROUND:
 		err = s.sb.signalForeground(c.tty, tg, info)
 	case controlv1.SignalRequest_ALL:
+		if n == int32(linux.SIGKILL) {
+			err = s.sb.killAll(c, info)
+			break
+		}
 		// Stopped, no process can fork out of the signal's way.
 		var stopped stops
 		if serr := s.sb.stopContainer(c, &stopped); serr != nil {

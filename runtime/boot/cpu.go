@@ -3,6 +3,7 @@
 package boot
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,9 +15,9 @@ const (
 	// cpuTick is how often usage is looked at; the Sentry's own processor
 	// clocks advance in steps of 10 ms.
 	cpuTick = 10 * time.Millisecond
-	// maxDebtPeriods are how many periods' quotas are charged of what was used between
-	// two looks, beyond what all processors can give in maxLookGap: what a late look
-	// finds must not stop a guest for long.
+	// maxDebtPeriods are how many periods' quotas of debt are kept account of, beyond what
+	// all processors can give in maxLookGap: what a late look finds, or what woke while
+	// others stood, must not stop a guest for long.
 	maxDebtPeriods = 5
 	// maxLookGap is the longest time between two looks that are not late.
 	maxLookGap = 5 * cpuTick
@@ -59,10 +60,21 @@ func (sb *sandbox) watchCPU() {
 	cores := int(sb.k.ApplicationCores())
 	budget := newCPUBudget(cpuQuota(sb.cpu.millis.Load()), sb.cpuUsed(), cores)
 	var (
-		stopped   stops
-		throttled bool
-		gap       = cpuTick
+		held       throttle
+		everything bool // is stopped, with all that is made meanwhile.
+		throttled  bool
 	)
+	ts := sb.k.TaskSet()
+	stopEverything := func(stop bool) {
+		switch {
+		case stop && !everything:
+			ts.BeginExternalStop()
+		case !stop && everything:
+			ts.EndExternalStop()
+		}
+		everything = stop
+	}
+	gap := cpuTick
 	for last := time.Now(); ; {
 		time.Sleep(gap)
 		quota, now := cpuQuota(sb.cpu.millis.Load()), time.Now()
@@ -74,17 +86,22 @@ func (sb *sandbox) watchCPU() {
 		if quota != budget.quota {
 			budget = newCPUBudget(quota, sb.cpuUsed(), cores)
 		}
-		pause := time.Duration(0)
+		used, pause := sb.cpuUsed(), time.Duration(0)
 		if quota == 0 {
 			gap = cpuPeriod
 		} else {
-			pause = budget.spend(sb.cpuUsed(), elapsed)
+			pause = budget.spend(used, elapsed)
 		}
-		if throttled = pause > 0; !throttled {
-			stopped.release()
-		} else if !stopped.stopBusy(sb.k.RootPIDNamespace().Tasks) {
-			gap = min(pause, maxLookGap)
+		if pause <= 0 {
+			stopEverything(false)
+			held.release()
+			throttled = false
+			continue
 		}
+		tasks := sb.k.RootPIDNamespace().Tasks
+		gap, throttled = held.look(tasks, used)
+		gap = min(gap, pause)
+		stopEverything(held.all() && !slices.ContainsFunc(tasks(), killed))
 	}
 }
 
@@ -111,7 +128,8 @@ func newCPUBudget(quota, used time.Duration, cores int) *cpuBudget {
 // guests must stop for the budget to be positive again.
 func (b *cpuBudget) spend(used, elapsed time.Duration) time.Duration {
 	b.left = min(b.left+time.Duration(float64(elapsed)*float64(b.quota)/float64(cpuPeriod)), b.quota)
-	b.left -= min(max(used-b.used, 0), maxDebtPeriods*b.quota+time.Duration(b.cores)*maxLookGap)
+	debt := maxDebtPeriods*b.quota + time.Duration(b.cores)*maxLookGap
+	b.left = max(b.left-max(used-b.used, 0), -debt)
 	b.used = used
 	if b.left > 0 {
 		return 0

@@ -172,7 +172,7 @@ func (s *service) Exec(ctx context.Context, req *controlv1.ExecRequest) (_ *cont
 	if err != nil {
 		return nil, err
 	}
-	if s.sb.pause.paused(c) {
+	if s.sb.pause.isPaused(c) {
 		return nil, api.Errorf(api.KindState, "container %s is paused, unpause the container before exec", req.GetContainer())
 	}
 	p, err := execProcess(req)

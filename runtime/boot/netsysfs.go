@@ -123,17 +123,52 @@ func (n *netSysfs) list() []netInterface {
 	return all
 }
 
+// inSysfs is what all inodes of sysfs say of their file system.
+type inSysfs struct{}
+
+// StatFS implements kernfs.Inode.
+func (inSysfs) StatFS(context.Context, *vfs.Filesystem) (linux.Statfs, error) {
+	return vfs.GenericStatFS(linux.SYSFS_MAGIC), nil
+}
+
+// Entries of sysfs.
+type (
+	staticDir struct {
+		kernfs.StaticDirectory
+		inSysfs
+	}
+	staticLink struct {
+		kernfs.StaticSymlink
+		inSysfs
+	}
+	textFile struct {
+		kernfs.DynamicBytesFile
+		inSysfs
+	}
+)
+
 func (n *netSysfs) dir(ctx context.Context, ino uint64, children map[string]kernfs.Inode) kernfs.Inode {
-	return kernfs.NewStaticDir(ctx, n.creds, n.major, n.minor, ino, sysDirMode, children, kernfs.GenericDirectoryFDOptions{SeekEnd: kernfs.SeekEndStaticEntries})
+	d := &staticDir{}
+	n.fill(ctx, &d.StaticDirectory, ino, children)
+	return d
+}
+
+func (n *netSysfs) fill(ctx context.Context, d *kernfs.StaticDirectory, ino uint64, children map[string]kernfs.Inode) {
+	d.Init(ctx, n.creds, n.major, n.minor, ino, sysDirMode, kernfs.GenericDirectoryFDOptions{SeekEnd: kernfs.SeekEndStaticEntries})
+	d.InitRefs()
+	d.OrderedChildren.Init(kernfs.OrderedChildrenOptions{})
+	d.IncLinks(d.Populate(children))
 }
 
 func (n *netSysfs) link(ctx context.Context, ino uint64, target string) kernfs.Inode {
-	return kernfs.NewStaticSymlink(ctx, n.creds, n.major, n.minor, ino, target)
+	l := &staticLink{}
+	l.Init(ctx, n.creds, n.major, n.minor, ino, target)
+	return l
 }
 
 // interfaceLink is the link to an interface, as long as there is one.
 type interfaceLink struct {
-	kernfs.StaticSymlink
+	staticLink
 	net *netSysfs
 	of  netInterface
 }
@@ -145,18 +180,29 @@ func (l *interfaceLink) Valid(context.Context, *kernfs.Dentry, string) bool {
 
 // interfaceDir is the directory of an interface, as long as it has the same entries.
 type interfaceDir struct {
-	kernfs.StaticDirectory
-	net   *netSysfs
-	of    netInterface
-	ports []string
+	staticDir
+	net    *netSysfs
+	of     netInterface
+	master string
+	ports  []string
 }
 
 // Valid implements kernfs.Inode.
 func (d *interfaceDir) Valid(context.Context, *kernfs.Dentry, string) bool {
 	all := d.net.list()
 	return slices.ContainsFunc(all, func(now netInterface) bool {
-		return now.index == d.of.index && now.Name == d.of.Name && now.Master == d.of.Master
+		return now.index == d.of.index && now.Name == d.of.Name && now.master(all).Name == d.master
 	}) && slices.Equal(d.of.ports(all), d.ports)
+}
+
+// master is the one of all interfaces that another is a port of; its index is 0 if
+// there is none.
+func (i netInterface) master(all []netInterface) netInterface {
+	n := slices.IndexFunc(all, func(m netInterface) bool { return i.Master != 0 && uint32(m.index) == i.Master })
+	if n < 0 {
+		return netInterface{}
+	}
+	return all[n]
 }
 
 // ports are the names of those of all interfaces that are a bridge's.
@@ -176,12 +222,12 @@ type interfacesDir struct {
 	kernfs.InodeAttrs
 	kernfs.InodeDirectoryNoNewChildren
 	kernfs.InodeFSOwned
-	kernfs.InodeNoStatFS
 	kernfs.InodeNoopRefCount
 	kernfs.InodeNotAnonymous
 	kernfs.InodeNotSymlink
 	kernfs.InodeTemporary
 	kernfs.InodeWatches
+	inSysfs
 	kernfs.OrderedChildren // Empty: it is what generic directories need.
 
 	locks vfs.FileLocks
@@ -257,7 +303,7 @@ func (n *netSysfs) device(ctx context.Context, i netInterface) kernfs.Inode {
 	files := func(names []string, prefix string) map[string]kernfs.Inode {
 		made := make(map[string]kernfs.Inode)
 		for _, name := range names {
-			file := &kernfs.DynamicBytesFile{}
+			file := &textFile{}
 			file.Init(ctx, n.creds, n.major, n.minor, ino(), &netFile{net: n, device: i.Name, name: prefix + name}, sysFileMode)
 			made[name] = file
 		}
@@ -276,22 +322,17 @@ func (n *netSysfs) device(ctx context.Context, i netInterface) kernfs.Inode {
 		}
 		children["brif"] = n.dir(ctx, ino(), links)
 	}
-	for _, master := range all {
-		if i.Master == 0 || uint32(master.index) != i.Master {
-			continue
-		}
+	master := i.master(all)
+	if master.index != 0 {
 		children["master"] = n.link(ctx, ino(), "../"+master.Name)
-		if master.Kind == interfaceKindBridge {
-			port := files([]string{"state"}, "brport/")
-			port["bridge"] = n.link(ctx, ino(), "../../"+master.Name)
-			children["brport"] = n.dir(ctx, ino(), port)
-		}
 	}
-	d := &interfaceDir{net: n, of: i, ports: ports}
-	d.Init(ctx, n.creds, n.major, n.minor, i.ino(1), sysDirMode, kernfs.GenericDirectoryFDOptions{SeekEnd: kernfs.SeekEndStaticEntries})
-	d.InitRefs()
-	d.OrderedChildren.Init(kernfs.OrderedChildrenOptions{})
-	d.IncLinks(d.Populate(children))
+	if master.Kind == interfaceKindBridge {
+		port := files([]string{"state"}, "brport/")
+		port["bridge"] = n.link(ctx, ino(), "../../"+master.Name)
+		children["brport"] = n.dir(ctx, ino(), port)
+	}
+	d := &interfaceDir{net: n, of: i, master: master.Name, ports: ports}
+	n.fill(ctx, &d.StaticDirectory, i.ino(1), children)
 	return d
 }
 

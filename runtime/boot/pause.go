@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"gvisor.dev/gvisor/pkg/abi/linux"
+	"gvisor.dev/gvisor/pkg/errors/linuxerr"
 	"gvisor.dev/gvisor/pkg/sentry/kernel"
 
 	"z.gfire.dev/gvx/runtime/api"
@@ -24,17 +26,24 @@ const (
 	pauseLook     = time.Millisecond
 )
 
-// pauser has the containers that are paused. Lock order: mu, gVisor's locks of tasks.
+// pauser has the containers that are paused. Lock order: mu; one container's; gVisor's
+// locks of tasks.
 type pauser struct {
 	mu       sync.Mutex
-	stopped  map[*container]*stops
+	paused   map[*container]*pausedContainer
 	watching bool
 }
 
-func (p *pauser) paused(c *container) bool {
+// pausedContainer is one that is paused, or about to be.
+type pausedContainer struct {
+	mu      sync.Mutex
+	stopped stops
+}
+
+func (p *pauser) isPaused(c *container) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.stopped[c] != nil
+	return p.paused[c] != nil
 }
 
 // tasksOf returns the tasks of a container, wherever they are in the guest.
@@ -52,30 +61,53 @@ func (sb *sandbox) stopContainer(c *container, s *stops) error {
 		if stood && !came {
 			return nil
 		}
-		if stood = s.stand(); !stood && time.Since(begun) > pausePatience {
-			return api.Errorf(api.KindInternal, "a process of container %s does not stop: it has waited for the host for more than %v", c.spec.ID, pausePatience)
+		if stood = s.stand(); time.Since(begun) > pausePatience {
+			return api.Errorf(api.KindInternal, "the processes of container %s do not stop: one has waited for the host for more than %v, or they make others faster than they can be stopped", c.spec.ID, pausePatience)
 		}
 	}
 }
 
-// watchPaused runs while any container is paused: it lets go who is to be killed.
+// killAll kills all processes of a container, with those that they make meanwhile.
+func (sb *sandbox) killAll(c *container, info *linux.SignalInfo) error {
+	err := sb.k.SendContainerSignal(c.spec.ID, info)
+	for begun := time.Now(); time.Since(begun) < endPatience; time.Sleep(pauseLook) {
+		if !slices.ContainsFunc(sb.tasksOf(c), func(t *kernel.Task) bool { return !killed(t) && t.ExitState() < kernel.TaskExitInitiated }) {
+			break
+		}
+		if e := sb.k.SendContainerSignal(c.spec.ID, info); !linuxerr.Equals(linuxerr.ESRCH, e) {
+			err = e
+		}
+	}
+	sb.pause.tend(sb) // The paused cannot die.
+	return err
+}
+
+// tend lets go who is to be killed, and forgets containers of which nothing is left. It
+// says whether any is paused.
+func (p *pauser) tend(sb *sandbox) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for c, paused := range p.paused {
+		if !paused.mu.TryLock() {
+			continue // It is being paused.
+		}
+		paused.stopped.stop(func() []*kernel.Task { return sb.tasksOf(c) })
+		if len(paused.stopped) == 0 {
+			delete(p.paused, c)
+		}
+		paused.mu.Unlock()
+	}
+	p.watching = len(p.paused) > 0
+	return p.watching
+}
+
+// watchPaused runs while any container is paused.
 func (sb *sandbox) watchPaused() {
-	p := &sb.pause
 	for {
 		time.Sleep(frozenLook)
-		p.mu.Lock()
-		for c, s := range p.stopped {
-			s.stop(func() []*kernel.Task { return sb.tasksOf(c) })
-			if len(*s) == 0 {
-				delete(p.stopped, c) // Nothing of it is left.
-			}
-		}
-		if len(p.stopped) == 0 {
-			p.watching = false
-			p.mu.Unlock()
+		if !sb.pause.tend(sb) {
 			return
 		}
-		p.mu.Unlock()
 	}
 }
 
@@ -85,24 +117,27 @@ func (s *service) Pause(_ context.Context, req *controlv1.PauseRequest) (*contro
 	if err != nil {
 		return nil, err
 	}
-	p := &s.sb.pause
+	p, paused := &s.sb.pause, &pausedContainer{}
+	paused.mu.Lock()
+	defer paused.mu.Unlock()
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.stopped[c] != nil {
+	if p.paused[c] != nil {
+		p.mu.Unlock()
 		return nil, api.Errorf(api.KindState, "container %s is already paused", req.GetContainer())
 	}
-	var stopped stops
-	if err := s.sb.stopContainer(c, &stopped); err != nil {
-		stopped.release()
-		return nil, err
+	if p.paused == nil {
+		p.paused = make(map[*container]*pausedContainer)
 	}
-	if p.stopped == nil {
-		p.stopped = make(map[*container]*stops)
-	}
-	p.stopped[c] = &stopped
-	if !p.watching {
-		p.watching = true
+	p.paused[c] = paused
+	start := !p.watching
+	p.watching = true
+	p.mu.Unlock()
+	if start {
 		go s.sb.watchPaused()
+	}
+	if err := s.sb.stopContainer(c, &paused.stopped); err != nil {
+		paused.stopped.release() // Without any, it is forgotten.
+		return nil, err
 	}
 	return &controlv1.PauseResponse{}, nil
 }
@@ -116,12 +151,13 @@ func (s *service) Resume(_ context.Context, req *controlv1.ResumeRequest) (*cont
 	p := &s.sb.pause
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	stopped := p.stopped[c]
-	if stopped == nil {
+	paused := p.paused[c]
+	if paused == nil || !paused.mu.TryLock() {
 		return nil, api.Errorf(api.KindState, "container %s is not paused", req.GetContainer())
 	}
-	stopped.release()
-	delete(p.stopped, c)
+	defer paused.mu.Unlock()
+	paused.stopped.release()
+	delete(p.paused, c)
 	return &controlv1.ResumeResponse{}, nil
 }
 

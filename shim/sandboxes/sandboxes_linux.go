@@ -91,7 +91,7 @@ func New(places Places, dir string) *Runtime {
 
 // Close removes what the shim's containers had in common.
 func (r *Runtime) Close() error {
-	root, err := lockRoot(r.root)
+	root, err := lockRoot(r.root, syscall.LOCK_EX)
 	if root == nil {
 		return err
 	}
@@ -99,10 +99,10 @@ func (r *Runtime) Close() error {
 	return os.RemoveAll(r.root)
 }
 
-// lockRoot locks a folder with records for whoever may remove it: of the containers of a
-// pod whose shim was killed, each is removed by a process of its own, all at once. It
-// returns nil if it is gone. The lock ends with the file.
-func lockRoot(path string) (*os.File, error) {
+// lockRoot locks a folder with records for whoever uses it, LOCK_SH, or removes it,
+// LOCK_EX: of the containers of a pod whose shim was killed, each is removed by a process
+// of its own, all at once. It returns nil if it is gone. The lock ends with the file.
+func lockRoot(path string, how int) (*os.File, error) {
 	for {
 		root, err := os.Open(path)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -112,7 +112,7 @@ func lockRoot(path string) (*os.File, error) {
 			return nil, err
 		}
 		var locked, there fs.FileInfo
-		if err = syscall.Flock(int(root.Fd()), syscall.LOCK_EX); err == nil {
+		if err = syscall.Flock(int(root.Fd()), how); err == nil {
 			locked, err = root.Stat()
 		}
 		if err == nil {
@@ -271,7 +271,10 @@ func Remove(ctx context.Context, places Places, bundle, id string) error {
 	if err != nil {
 		return err
 	}
-	locked, err := lockRoot(root)
+	if gone, err := removeContainer(ctx, places, root, id); gone || err != nil {
+		return err
+	}
+	locked, err := lockRoot(root, syscall.LOCK_EX)
 	if locked == nil {
 		return err // Gone, with the last of them.
 	}
@@ -280,14 +283,29 @@ func Remove(ctx context.Context, places Places, bundle, id string) error {
 	if err != nil {
 		return err
 	}
-	if err := r.DeleteTask(ctx, id, true); err != nil && api.KindOf(err) != api.KindNotFound {
-		return err
-	}
 	left, err := r.State.List()
 	if err == nil && len(left) == 0 {
 		err = os.RemoveAll(root)
 	}
 	return err
+}
+
+// removeContainer is Remove without what containers have in common. It says whether that
+// is gone.
+func removeContainer(ctx context.Context, places Places, root, id string) (gone bool, err error) {
+	locked, err := lockRoot(root, syscall.LOCK_SH)
+	if locked == nil {
+		return true, err
+	}
+	defer locked.Close()
+	r, err := runner(places, root, options.Default())
+	if err != nil {
+		return false, err
+	}
+	if err := r.DeleteTask(ctx, id, true); err != nil && api.KindOf(err) != api.KindNotFound {
+		return false, err
+	}
+	return false, nil
 }
 
 // made is a container that was made.
