@@ -4,6 +4,7 @@ package netns
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"testing"
@@ -104,6 +105,20 @@ func newWorld(t *testing.T) *world {
 			netlink.RouteAdd(&netlink.Route{LinkIndex: l.Attrs().Index, Dst: cidr("10.98.0.0/16"), Scope: netlink.SCOPE_LINK}),
 		)
 	})
+	// The kernel takes up addresses of version 6 when it hears that the link is up, by and by.
+	for n, address := range map[*Namespace]string{w.near: nearIP6, w.far: farIP6} {
+		in(t, n, func() error {
+			for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+				routes, err := netlink.RouteGet(net.ParseIP(address))
+				if err == nil && len(routes) == 1 && routes[0].Type == unix.RTN_LOCAL {
+					return nil
+				}
+				if time.Now().After(deadline) {
+					return fmt.Errorf("address %s is not there: %v, %w", address, routes, err)
+				}
+			}
+		})
+	}
 	return w
 }
 
