@@ -93,6 +93,14 @@ func newWorld(t *testing.T, mtu, farMTU int) *world {
 		ip(t, "-n", ns, "route", "add", "default", "via", gateways[0])
 		ip(t, "-n", ns, "-6", "route", "add", "default", "via", gateways[1])
 	}
+	// The kernel takes up addresses of version 6 when it hears that the link is up, by and by.
+	for _, a := range [][2]string{{w.pod, podIP6}, {w.router, routerIP6}, {w.router, "fd45::1"}, {w.server, serverIP6}} {
+		for deadline := time.Now().Add(time.Minute); !strings.HasPrefix(ip(t, "-n", a[0], "-6", "route", "get", a[1]), "local "); time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("address %s is not there", a[1])
+			}
+		}
+	}
 	for _, setting := range []string{"net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"} {
 		ip(t, "netns", "exec", w.router, "sysctl", "-qw", setting)
 	}
