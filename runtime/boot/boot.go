@@ -186,7 +186,7 @@ func (sb *sandbox) run() {
 		time.Sleep(reportGrace)
 		os.Exit(exitBootFailed)
 	}
-	resumeCollection()
+	resumeCollection(uint64(sb.spec.Resources.MemoryBytes))
 	footprint.Settle(sb.forgetGuestMemory)
 	select {}
 }

@@ -7,7 +7,9 @@ package boot
 
 import (
 	"math"
+	"runtime"
 	"runtime/debug"
+	"runtime/metrics"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -17,8 +19,16 @@ import (
 
 const (
 	// guestGCPercent makes the Sentry's heap grow by no more than half over
-	// what lives: the sandbox's own memory is not the guest's to inflate.
+	// what lives: the sandbox's own memory is not the guest's to inflate. Below
+	// garbageBytes it may grow all the same: of a guest that makes processes all the
+	// while the collector would take a seventh of the processor time. With a limit on the
+	// guest's memory, which the host may count the Sentry's against, garbageShare of that
+	// is the bound.
 	guestGCPercent = 50
+	garbageBytes   = 16 << 20
+	garbageShare   = 32
+	// gcPercentMost is for a heap of next to nothing.
+	gcPercentMost = 800
 
 	// A guest that runs for the blink of an eye shall not pay for a collection
 	// of what boot left behind: collection begins after firstCollection, or
@@ -34,12 +44,41 @@ func deferCollection() {
 	debug.SetGCPercent(-1)
 }
 
-// resumeCollection lets the collector work as usual, in a moment.
-func resumeCollection() {
+// resumeCollection lets the collector work as usual, in a moment. limit is that of the
+// guest's memory, 0 for none.
+func resumeCollection(limit uint64) {
+	garbage := uint64(garbageBytes)
+	if limit > 0 {
+		garbage = min(garbage, limit/garbageShare)
+	}
 	time.AfterFunc(firstCollection, func() {
 		debug.SetGCPercent(guestGCPercent)
 		debug.SetMemoryLimit(math.MaxInt64)
+		afterCollections(garbage, guestGCPercent)
 	})
+}
+
+// afterCollections sets, after each collection, how far the heap may grow until the next.
+func afterCollections(garbage uint64, percent int) {
+	runtime.AddCleanup(new(collected), func(struct{}) {
+		sample := []metrics.Sample{{Name: metricLiveHeap}}
+		metrics.Read(sample)
+		next := gcPercent(sample[0].Value.Uint64(), garbage)
+		if next*4 > percent*5 || next*5 < percent*4 {
+			debug.SetGCPercent(next)
+			percent = next
+		}
+		afterCollections(garbage, percent)
+	}, struct{}{})
+}
+
+// collected is garbage from the start. It has a pointer: what has none shares its place
+// with others.
+type collected struct{ _ *collected }
+
+// gcPercent is the collector's for a heap of which that much lives.
+func gcPercent(live, garbage uint64) int {
+	return int(max(guestGCPercent, min(garbage*100/max(live, 1), gcPercentMost)))
 }
 
 // forgetGuestMemory lets go of the guest's memory as the Sentry has it mapped, which is
