@@ -425,13 +425,39 @@ func TestKilledAnywhere(t *testing.T) {
 		if left, _ := os.ReadDir(s.path(dirContainers)); len(left) != 0 {
 			t.Fatalf("round %d: %d directories left", i, len(left))
 		}
-		// Names of the dead do not stand in the way.
-		names, _ := os.ReadDir(s.path(dirNames))
-		for _, n := range names {
-			if err := create(t, s, n.Name()).Remove(); err != nil {
-				t.Error(err)
-			}
+		if names, _ := os.ReadDir(s.path(dirNames)); len(names) != 0 {
+			t.Fatalf("round %d: names left: %v", i, names)
 		}
+	}
+}
+
+// TestNamesOfTheDeadGoUnlisted: whoever starts containers and never lists them gathers no
+// names of those whose creation was cut short, and theirs may be had at once.
+func TestNamesOfTheDeadGoUnlisted(t *testing.T) {
+	s := open(t)
+	for n := range 100 {
+		if err := os.Symlink("../containers/"+NewID(), s.path(dirNames, fmt.Sprint("dead", n))); err != nil {
+			t.Fatal(err)
+		}
+		if err := create(t, s, fmt.Sprint("dead", n)).Remove(); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink("../containers/"+NewID(), s.path(dirNames, fmt.Sprint("dead", n))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	living := create(t, s, "living")
+	if names, _ := os.ReadDir(s.path(dirNames)); len(names) > 10 {
+		t.Errorf("%d names", len(names))
+	}
+	if _, err := s.List(); err != nil {
+		t.Fatal(err)
+	}
+	if names, _ := os.ReadDir(s.path(dirNames)); len(names) != 1 || names[0].Name() != "living" {
+		t.Errorf("names %v", names)
+	}
+	if err := living.Remove(); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -467,7 +493,11 @@ func TestEveryStepOfCreateMayBeTheLast(t *testing.T) {
 		for _, step := range steps[:n+1] {
 			step.make(t, s)
 		}
-		if list, err := s.List(); err != nil || len(list) != 0 {
+		list, err := s.List()
+		if names, _ := os.ReadDir(s.path(dirNames)); len(names) != 0 {
+			t.Errorf("after %q: names %v", steps[n].name, names)
+		}
+		if err != nil || len(list) != 0 {
 			t.Errorf("killed after %s: %v, %v", steps[n].name, list, err)
 		}
 		if _, err := os.Lstat(s.Dir(id)); !os.IsNotExist(err) {

@@ -10,9 +10,11 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strings"
 	"time"
@@ -251,6 +253,7 @@ func (s *Store) List() ([]*Record, error) {
 			problems = append(problems, err)
 		}
 	}
+	s.sweepNames()
 	sort.SliceStable(records, func(i, j int) bool { return records[i].CreatedAt.After(records[j].CreatedAt) })
 	return records, errors.Join(problems...)
 }
@@ -469,6 +472,49 @@ func (s *Store) sweepSome(but string) {
 		if id := names[rand.IntN(len(names))]; id != but && isID(id) {
 			s.sweepLocked(id)
 		}
+	}
+	s.removeNames(s.deadNames(sweepsPerCreate))
+}
+
+// sweepNames removes the names of containers that are gone: see [Store.deadNames].
+func (s *Store) sweepNames() {
+	if len(s.deadNames(math.MaxInt)) == 0 {
+		return
+	}
+	unlock, err := s.lock()
+	if err != nil {
+		return
+	}
+	defer unlock()
+	s.removeNames(s.deadNames(math.MaxInt))
+}
+
+// deadNames returns names of containers that are gone, of so many drawn by lot: of those
+// whose creation was cut short nothing else tells the name. Without the store's lock they
+// may be about to be.
+func (s *Store) deadNames(of int) []string {
+	dir, err := os.Open(s.path(dirNames))
+	if err != nil {
+		return nil
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	if err != nil {
+		return nil
+	}
+	rand.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
+	return slices.DeleteFunc(names[:min(of, len(names))], func(name string) bool {
+		_, gone := s.nameOwner(name)
+		return !gone
+	})
+}
+
+// removeNames removes dead names.
+//
+// Preconditions: the store is locked since before they were found.
+func (s *Store) removeNames(names []string) {
+	for _, name := range names {
+		os.Remove(s.path(dirNames, name))
 	}
 }
 
