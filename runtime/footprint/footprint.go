@@ -20,7 +20,7 @@ const (
 	// laterLook is between looks after that. A process that has allocated less than
 	// leastWork since the last has done nothing.
 	laterLook = time.Minute
-	leastWork = 4 << 20
+	leastWork = 256 << 10
 	// waitingGCPercent is the collector's for processes that wait: rungv's commands let
 	// eight times as much garbage gather as there is alive.
 	waitingGCPercent = 100
