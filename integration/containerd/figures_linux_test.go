@@ -6,10 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -112,16 +110,6 @@ func (p *podCalls) end(ctx context.Context, pod *running) error {
 	}
 	_, err := p.client.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: pod.id})
 	return err
-}
-
-// memoryOf is what all processes of pods take, pages that several share counted in parts.
-func (p *podCalls) memoryOf(t *testing.T) int64 {
-	t.Helper()
-	var total int64
-	for _, pid := range testbed.AddressSpaces(slices.Sorted(maps.Keys(p.c.Processes(t)))) {
-		total += proportionalBytes(t, pid)
-	}
-	return total
 }
 
 // TestPodFigures measures pods of runc, of gVisor's own shim and of ours, in turn: the
@@ -237,7 +225,7 @@ func (kind *podKind) idle(t *testing.T, p *podCalls, name string) error {
 			return err
 		}
 		time.Sleep(memorySettles)
-		kind.memory = p.memoryOf(t)
+		kind.memory, _ = memoryOf(t, p.c)
 	}
 	kind.secondMemory = kind.memory - first
 	return p.end(t.Context(), pod)
@@ -275,7 +263,8 @@ func (kind *podKind) crowd(t *testing.T, p *podCalls, name string) error {
 	kind.atOnce = time.Since(begun)
 	each(func(i int) error { return p.exec(ctx, pods[i]) })
 	time.Sleep(memorySettles)
-	kind.crowdMemory = p.memoryOf(t) / int64(number)
+	all, _ := memoryOf(t, p.c)
+	kind.crowdMemory = all / int64(number)
 	each(func(i int) error { return p.end(ctx, pods[i]) })
 	return errors.Join(failed...)
 }

@@ -39,8 +39,19 @@ func podMemory(t *testing.T, c *testbed.Containerd, handler, image string) {
 		p.run(image, name, nil, "sleep", "1000")
 	}
 	time.Sleep(memorySettles)
-	var total int64
-	var parts []string
+	total, parts := memoryOf(t, c)
+	t.Logf("%d MiB: %s", total>>20, strings.Join(parts, ", "))
+	if total > podMemoryMost {
+		t.Errorf("a pod of two idle containers takes %d MiB, more than %d", total>>20, podMemoryMost>>20)
+	}
+	p.remove()
+	nothingLeft(t, c)
+}
+
+// memoryOf is what all processes of pods take, pages that several share counted in parts,
+// and what each does.
+func memoryOf(t *testing.T, c *testbed.Containerd) (total int64, parts []string) {
+	t.Helper()
 	processes := c.Processes(t)
 	for _, pid := range testbed.AddressSpaces(slices.Sorted(maps.Keys(processes))) {
 		n := proportionalBytes(t, pid)
@@ -48,12 +59,7 @@ func podMemory(t *testing.T, c *testbed.Containerd, handler, image string) {
 		name, _, _ := strings.Cut(processes[pid], " ")
 		parts = append(parts, fmt.Sprintf("%s %d KiB", name, n>>10))
 	}
-	t.Logf("%d MiB: %s", total>>20, strings.Join(parts, ", "))
-	if total > podMemoryMost {
-		t.Errorf("a pod of two idle containers takes %d MiB, more than %d", total>>20, podMemoryMost>>20)
-	}
-	p.remove()
-	nothingLeft(t, c)
+	return total, parts
 }
 
 // proportionalBytes is a process' share of the memory it uses.

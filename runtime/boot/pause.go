@@ -78,15 +78,16 @@ func (sb *sandbox) killAll(c *container, info *linux.SignalInfo) error {
 			err = e
 		}
 	}
+	sb.pause.mu.Lock()
+	defer sb.pause.mu.Unlock()
 	sb.pause.tend(sb) // The paused cannot die.
 	return err
 }
 
-// tend lets go who is to be killed, and forgets containers of which nothing is left. It
-// says whether any is paused.
-func (p *pauser) tend(sb *sandbox) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+// tend lets go who is to be killed, and forgets containers of which nothing is left.
+//
+// Preconditions: mu is held.
+func (p *pauser) tend(sb *sandbox) {
 	for c, paused := range p.paused {
 		if !paused.mu.TryLock() {
 			continue // It is being paused.
@@ -97,17 +98,18 @@ func (p *pauser) tend(sb *sandbox) bool {
 		}
 		paused.mu.Unlock()
 	}
-	p.watching = len(p.paused) > 0
-	return p.watching
 }
 
 // watchPaused runs while any container is paused.
 func (sb *sandbox) watchPaused() {
-	for {
+	p := &sb.pause
+	for watching := true; watching; {
 		time.Sleep(frozenLook)
-		if !sb.pause.tend(sb) {
-			return
-		}
+		p.mu.Lock()
+		p.tend(sb)
+		watching = len(p.paused) > 0
+		p.watching = watching
+		p.mu.Unlock()
 	}
 }
 
