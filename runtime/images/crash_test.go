@@ -13,10 +13,13 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"z.gfire.dev/gvx/runtime/api"
 )
 
 func init() {
@@ -192,4 +195,52 @@ func TestFailPull(t *testing.T) {
 		check(t, s)
 	}
 	t.Fatalf("no success after %d steps", maxSteps)
+}
+
+// TestFullDiskAtEveryWrite: whichever write of a pull is the first without
+// space, what the pull wrote before it goes too, unless the image is whole and
+// lacks only its second name. The next pull works.
+func TestFullDiskAtEveryWrite(t *testing.T) {
+	reg := newRegistry(t)
+	// The second stands on directories of the first.
+	ref := reg.push(t, "test/two:1", twoLayers(t))
+	whole := 0
+	for fail := range maxSteps {
+		s := open(t, fastScratch(t))
+		s.opt.Parallel = 1
+		n := fail
+		s.hook = func(step string) error {
+			if !strings.HasPrefix(step, "commit-") {
+				return nil
+			}
+			if n--; n < 0 {
+				return s.writeError("write", s.root, 0, unix.ENOSPC)
+			}
+			return nil
+		}
+		_, err := s.Pull(context.Background(), ref, PullOptions{})
+		s.hook = nil
+		if err == nil {
+			if fail < 10 || whole > 2 {
+				t.Errorf("a pull of %d writes, of which %d failed with the image there", fail, whole)
+			}
+			return
+		}
+		if api.KindOf(err) != api.KindNoSpace {
+			t.Errorf("%v", err)
+		}
+		empty := []string{dirRefs, dirImages, dirBlobs, dirLayers, dirLocks, dirTmp}
+		if _, err := s.Get(ref); err == nil {
+			whole++
+			empty = []string{dirLocks, dirTmp}
+		}
+		for _, d := range empty {
+			if n := names(t, s.dir(d)); len(n) != 0 {
+				t.Errorf("full at write %d: %s holds %v", fail, d, n)
+			}
+		}
+		pull(t, s, ref)
+		check(t, s)
+	}
+	t.Fatalf("no success after %d writes", maxSteps)
 }

@@ -7,8 +7,6 @@ package images
 
 import (
 	"errors"
-	"io/fs"
-	"os"
 
 	"z.gfire.dev/gvx/runtime/api"
 )
@@ -103,7 +101,7 @@ func (s *Store) pruneDamaged(out *Removed) error {
 	}
 	var lost []string
 	for _, r := range names {
-		if _, err := os.Lstat(s.imagePath(hexDigest(r.Image.Encoded()))); errors.Is(err, fs.ErrNotExist) {
+		if gone(s.imagePath(hexDigest(r.Image.Encoded()))) {
 			lost = append(lost, r.Name)
 		}
 	}

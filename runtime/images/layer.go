@@ -125,9 +125,16 @@ func (s *Store) lockConversion(ctx context.Context, h hexDigest, waiting func())
 }
 
 // convertLayer writes the files of a layer, the converted one last: its
-// presence is what makes the layer exist.
+// presence is what makes the layer exist. Where it fails, nothing of a layer
+// that was not there before stays.
 // Preconditions: the caller holds the conversion lock of key.
-func (s *Store) convertLayer(ctx context.Context, j *layerJob, key hexDigest, view *lowerView) error {
+func (s *Store) convertLayer(ctx context.Context, j *layerJob, key hexDigest, view *lowerView) (err error) {
+	var parts []string
+	defer func() {
+		if err != nil {
+			s.dropParts(key, parts)
+		}
+	}()
 	out, split, err := s.layerTemps(j)
 	if err != nil {
 		return err
@@ -149,8 +156,10 @@ func (s *Store) convertLayer(ctx context.Context, j *layerJob, key hexDigest, vi
 		return errNeedsLower
 	case errors.Is(err, errNoFraming):
 		rec.Framing = framingTar
+		parts = append(parts, s.layerFile(key, extTar))
 		err = s.keepTar(ctx, j, key)
 	case err == nil:
+		parts = append(parts, s.layerFile(key, extSplit))
 		err = split.commit(s.layerFile(key, extSplit), 0o444)
 	}
 	if err != nil {
@@ -161,10 +170,24 @@ func (s *Store) convertLayer(ctx context.Context, j *layerJob, key hexDigest, vi
 		return err
 	}
 	rec.ErofsSize = fi.Size()
+	parts = append(parts, s.layerFile(key, extRecord))
 	if err := s.writeRecord("record", s.layerFile(key, extRecord), rec); err != nil {
 		return err
 	}
 	return out.commit(s.layerPath(key), 0o444)
+}
+
+// dropParts removes the files of a layer that a failed conversion wrote,
+// unless the layer exists: a former conversion's is still of use.
+// Preconditions: the caller holds the conversion lock of key.
+func (s *Store) dropParts(key hexDigest, parts []string) {
+	if !gone(s.layerPath(key)) {
+		return
+	}
+	for _, path := range parts {
+		// Best effort: the failure is the error to report.
+		_ = s.remove(path, nil)
+	}
 }
 
 // layerTemps are the files that a conversion writes, or has written.

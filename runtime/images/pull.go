@@ -197,14 +197,17 @@ func (s *Store) storeImage(ctx context.Context, found *image.Image, names []stri
 			}
 		}
 	}()
+	var (
+		img   *Image
+		fresh bool
+	)
+	if err == nil {
+		img, fresh, err = s.publish(ctx, found, jobs, names)
+	}
 	if err != nil {
 		if api.KindOf(err) == api.KindNoSpace {
-			s.dropLayers(jobs)
+			s.dropFailed(found, jobs)
 		}
-		return nil, fmt.Errorf("image %s: %w", rep.ref, err)
-	}
-	img, fresh, err := s.publish(ctx, found, jobs, names)
-	if err != nil {
 		return nil, fmt.Errorf("image %s: %w", rep.ref, err)
 	}
 	status := StatusUpToDate
@@ -296,6 +299,7 @@ func (s *Store) publish(ctx context.Context, found *image.Image, jobs []*layerJo
 	rec := newImageRecord(found, jobs)
 	old, err := s.readImage(h)
 	fresh := err != nil
+	added := gone(s.imagePath(h))
 	if err == nil && slices.Equal(old.Layers, rec.Layers) {
 		// A record in use is left alone: its lock is a pin.
 		rec = old
@@ -304,9 +308,13 @@ func (s *Store) publish(ctx context.Context, found *image.Image, jobs []*layerJo
 	}
 	img := rec.image()
 	img.Digest = found.Digest
-	for _, n := range names {
+	for i, n := range names {
 		changed, err := s.writeRef(n, found.ConfigDigest, found.Digest)
 		if err != nil {
+			if added && i == 0 && gone(s.refPath(n)) {
+				// Nobody asked for an image without a name.
+				_ = s.remove(s.imagePath(h), nil)
+			}
 			return nil, false, err
 		}
 		fresh = fresh || changed
@@ -355,10 +363,10 @@ func (s *Store) writeRef(name string, id, manifest digest.Digest) (bool, error) 
 	return true, s.writeRecord("ref", path, rec)
 }
 
-// dropLayers removes the layers that a failed pull made, when space is short.
-func (s *Store) dropLayers(jobs []*layerJob) {
-	ctx := context.Background()
-	unlock, err := s.lock(ctx)
+// dropFailed removes the layers that a failed pull made and the documents that
+// it wrote, unless an image has them: space is short.
+func (s *Store) dropFailed(found *image.Image, jobs []*layerJob) {
+	unlock, err := s.lock(context.Background())
 	if err != nil {
 		return
 	}
@@ -367,14 +375,19 @@ func (s *Store) dropLayers(jobs []*layerJob) {
 	if err != nil || u.unknown {
 		return
 	}
+	// Best effort: the full disk is the error to report.
 	for _, j := range jobs {
 		if j.held == nil || !j.held.made {
 			continue
 		}
 		j.held.file.Close()
 		if !u.layers[j.held.key] {
-			// Best effort: the full disk is the error to report.
 			_ = s.collectLayer(j.held.key, &Removed{})
+		}
+	}
+	for _, d := range []digest.Digest{found.ConfigDigest, found.Digest} {
+		if h, err := hexOf(d); err == nil && !u.blobs[h] {
+			_ = s.remove(s.blobPath(h), nil)
 		}
 	}
 }

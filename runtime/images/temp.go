@@ -165,6 +165,12 @@ func (s *Store) cleanTemps() error {
 	return nil
 }
 
+// gone reports whether nothing has the name path.
+func gone(path string) bool {
+	_, err := os.Lstat(path)
+	return errors.Is(err, fs.ErrNotExist)
+}
+
 // removeLocked unlinks the file that the caller has locked exclusively.
 func removeLocked(f *os.File, path string) error {
 	if renameOpen {
