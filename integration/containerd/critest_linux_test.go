@@ -108,14 +108,15 @@ func compareFailures(t *testing.T, passed int, failed []string, unknown *[]strin
 
 // quick is the part of the suite that every run has, by words of its names: what
 // containers are asked for most, and where runtimes differ.
-const quick = "execSync|exec with|attach|basic operations|seccomp|NoNewPrivs|RunAsUser|SupplementalGroups|ReadonlyRootfs|volume|OOMKilled|Privileged is true|adding capability"
+const quick = "execSync|exec with|attach|basic operations|seccomp|NoNewPrivs|RunAsUser|SupplementalGroups|ReadonlyRootfs|volume|OOMKilled|Privileged is true|adding capability|HostNetwork|host network"
 
-// TestCritest runs Kubernetes' suite for container runtimes with gvx: a part of it,
+// TestCritest runs Kubernetes' suite for container runtimes with gvx, where pods may
+// ask for the host's network, which the suite does: a part of it,
 // or nightly the whole, with runc's score beside it. What fails is known, with its
 // reason, and what is known fails.
 func TestCritest(t *testing.T) {
 	unknown := repeatAtTheEnd(t)
-	c := newGVX(t, testbed.ContainerdOptions{ErofsSize: "1GiB", Runtimes: testbed.Handlers})
+	c := newGVX(t, testbed.ContainerdOptions{ErofsSize: "1GiB", Runtimes: testbed.HostNetworkHandlers()})
 	serveRegistry(t, c)
 	pushImages(t)
 	c.CRIPause(t, "erofs")
@@ -123,7 +124,7 @@ func TestCritest(t *testing.T) {
 	if !testbed.Nightly() {
 		args = []string{"-ginkgo.focus", quick}
 	}
-	passed, failed := critest(t, c, "gvx", args...)
+	passed, failed := critest(t, c, "gvx-host", args...)
 	compareFailures(t, passed, failed, unknown)
 	if !testbed.Nightly() {
 		return
@@ -144,7 +145,7 @@ func TestCritestSandboxAPI(t *testing.T) {
 	c := newSandboxer(t)
 	serveRegistry(t, c)
 	pushImages(t)
-	passed, failed := critest(t, c, sandboxHandler)
+	passed, failed := critest(t, c, "gvx-host-sandbox")
 	compareFailures(t, passed, failed, unknown)
 	testbed.Record(t, "critest, pods without a pause container", fmt.Sprintf("gvx: %d passed, %d failed.", passed, len(failed)))
 }

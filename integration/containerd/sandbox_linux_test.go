@@ -36,7 +36,7 @@ const sandboxHandlers = `[plugins.'io.containerd.cri.v1.runtime'.containerd.runt
 // newSandboxer starts a containerd with that handler. It has no pause image.
 func newSandboxer(t *testing.T) *testbed.Containerd {
 	t.Helper()
-	return newGVX(t, testbed.ContainerdOptions{ErofsSize: "1GiB", Runtimes: testbed.Handlers + sandboxHandlers})
+	return newGVX(t, testbed.ContainerdOptions{ErofsSize: "1GiB", Runtimes: testbed.Handlers + sandboxHandlers + testbed.HostNetworkHandlers()})
 }
 
 // podState is what CRI says of a pod, "" if it says nothing: when a shim has just been

@@ -135,6 +135,10 @@ func (d *dockerd) close(t *testing.T) {
 		t.Logf("dockerd: %s", text[max(0, len(text)-8000):])
 	}
 	d.log.Close()
+	// An engine leaves the host's network namespace mounted, for containers that use it.
+	if err := syscall.Unmount(filepath.Join(d.dir, "exec", "netns", "default"), syscall.MNT_DETACH); err != nil && err != syscall.ENOENT && err != syscall.EINVAL {
+		t.Error(err)
+	}
 	if err := os.RemoveAll(d.dir); err != nil {
 		t.Error(err)
 	}
@@ -162,11 +166,37 @@ func (d *dockerd) must(t *testing.T, args ...string) string {
 // the engine's configuration, and with the shim.
 func TestDockerd(t *testing.T) {
 	home := newHome(t)
-	d := newDockerd(t, home.Path("bin", "rungv"), newestEngine(t), map[string]any{"shim": map[string]string{"runtimeType": testbed.Runtime}})
+	options := filepath.Join(t.TempDir(), "options.toml")
+	if err := os.WriteFile(options, []byte("host_network = true\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d := newDockerd(t, home.Path("bin", "rungv"), newestEngine(t), map[string]any{
+		"shim":      map[string]string{"runtimeType": testbed.Runtime},
+		"open":      map[string]any{"path": home.Path("bin", "rungv"), "runtimeArgs": []string{"--allow-host-network"}},
+		"open-shim": map[string]any{"runtimeType": testbed.Runtime, "options": map[string]any{"ConfigPath": options}},
+	})
 	d.runAll(t, []string{"gvx", "shim"}, map[string]func(*testing.T, *dockerd){
 		"run": dockerRun, "exec": dockerExec, "files": dockerFiles, "volumes": dockerVolumes, "limits": dockerLimits,
 		"life": dockerLife, "network": dockerNetwork, "terminal": dockerTerminal, "build": dockerBuild, "compose": dockerCompose,
 	})
+	t.Run("host network", func(t *testing.T) { dockerHostNetwork(t, d) })
+}
+
+// dockerHostNetwork: --network host is refused, unless the runtime's configuration has
+// it.
+func dockerHostNetwork(t *testing.T, d *dockerd) {
+	port := fmt.Sprint(testbed.SayOnLoopback(t))
+	ask := []string{"--rm", "--network", "host", "demo", "python3", "-c", "import socket, sys; print(socket.create_connection(('127.0.0.1', sys.argv[1]), 10).makefile().read(), end='')", port}
+	for _, d.runtime = range []string{"gvx", "shim"} {
+		if r := d.run(t, ask...); r.Code == 0 || !strings.Contains(r.Stderr, "does not get the host's network") {
+			t.Errorf("%s: %v", d.runtime, r)
+		}
+	}
+	for _, d.runtime = range []string{"runc", "open", "open-shim"} {
+		if r := d.run(t, ask...); r.Code != 0 || r.Stdout != testbed.HostSays {
+			t.Errorf("%s: %v", d.runtime, r)
+		}
+	}
 }
 
 // TestDebiansDockerd is the same with Debian's docker.io, which knows no shims but its

@@ -3,6 +3,7 @@
 package kubernetes
 
 import (
+	"cmp"
 	"os"
 	"path/filepath"
 	"slices"
@@ -49,7 +50,10 @@ func TestPods(t *testing.T) {
 		})
 	}
 	t.Run("class", func(t *testing.T) { classOf(newScene(t, k, "gvx", "class")) })
-	t.Run("host network", func(t *testing.T) { hostNetwork(newScene(t, k, "gvx", "hostnetwork")) })
+	t.Run("host network refused", func(t *testing.T) { hostNetworkRefused(newScene(t, k, "gvx", "hostnetwork-refused")) })
+	for _, class := range []string{"", "gvx-host"} {
+		t.Run("host network/"+cmp.Or(class, "runc"), func(t *testing.T) { hostNetwork(newScene(t, k, class, "hostnetwork-"+cmp.Or(class, "runc"))) })
+	}
 	t.Run("episode", func(t *testing.T) { episode(t, k, c) })
 	nothingLeft(t, k, c)
 }

@@ -240,8 +240,9 @@ spec:
 	}
 }
 
-// hostNetwork is refused, with a reason that says so.
-func hostNetwork(s *scene) {
+// hostNetworkRefused: without the runtime's option there is none, with a reason that
+// says so.
+func hostNetworkRefused(s *scene) {
 	s.apply(`
 apiVersion: v1
 kind: Pod
@@ -254,4 +255,39 @@ spec:
 	s.await("the refusal", func() bool {
 		return strings.Contains(s.must("get", "events", "-o", "jsonpath={.items[*].message}"), "does not get the host's network")
 	})
+}
+
+// hostNetwork: a pod has the node's address, its probe reaches it there, and it reaches
+// what listens on the node's loopback.
+func hostNetwork(s *scene) {
+	s.apply(`
+apiVersion: v1
+kind: Pod
+metadata: {name: open}
+spec:
+  RUNTIME
+  hostNetwork: true
+  containers:
+  - name: server
+    image: IMAGE
+    command: [python3, -m, http.server, "28765"]
+    ports: [{containerPort: 28765}]
+    readinessProbe: {httpGet: {path: /etc/hostname, port: 28765}, periodSeconds: 1}
+  - {name: client, image: IMAGE, command: [sleep, "1000"]}
+`)
+	s.ready("open")
+	if pod, host := s.get("pod/open", ".status.podIP"), s.get("pod/open", ".status.hostIP"); pod != host || pod == "" {
+		s.Errorf("the pod's address is %q, the node's %q", pod, host)
+	}
+	if got := s.sh("open", "client", "ls /sys/class/net | sort"); got != testbed.Interfaces(s) {
+		s.Errorf("it sees %q, the node has %q", got, testbed.Interfaces(s))
+	}
+	ask := fmt.Sprintf(`python3 -c 'import socket; print(socket.create_connection(("127.0.0.1", %d), 10).makefile().read(), end="")'`, testbed.SayOnLoopback(s))
+	if got := s.sh("open", "client", ask); got != testbed.HostSays {
+		s.Errorf("the node's server said %q", got)
+	}
+	fetch := `python3 -c 'import urllib.request; print(len(urllib.request.urlopen("http://localhost:28765/etc/hostname").read()) > 0)'`
+	if got := s.sh("open", "client", fetch); got != "True\n" {
+		s.Errorf("its neighbour answered %q", got)
+	}
 }

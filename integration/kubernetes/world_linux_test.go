@@ -32,7 +32,7 @@ func newNode(t *testing.T) (*testbed.Kubernetes, *testbed.Containerd) {
 	t.Helper()
 	testbed.NeedRoot(t, "a Kubernetes node")
 	c := testbed.NewContainerd(t, testbed.ContainerdOptions{
-		ErofsSize: "1GiB", Runtimes: testbed.Handlers, Programs: map[string]string{testbed.ShimName: shim.Get(t)},
+		ErofsSize: "1GiB", Runtimes: testbed.Handlers + testbed.HostNetworkHandlers(), Programs: map[string]string{testbed.ShimName: shim.Get(t)},
 	})
 	t.Cleanup(func() { c.Close(t) })
 	for _, snapshotter := range []string{"overlayfs", "erofs"} {
@@ -46,7 +46,9 @@ func newNode(t *testing.T) (*testbed.Kubernetes, *testbed.Containerd) {
 		}
 		k.Close(t)
 	})
-	k.MustKubectl(t, string(nodeconfig.RuntimeClass("gvx")), "apply", "-f", "-")
+	for _, class := range []string{"gvx", "gvx-host"} {
+		k.MustKubectl(t, string(nodeconfig.RuntimeClass(class)), "apply", "-f", "-")
+	}
 	k.MustKubectl(t, "", "label", "node", k.Node, nodeconfig.NodeLabel+"=true")
 	return k, c
 }

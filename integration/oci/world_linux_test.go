@@ -52,6 +52,12 @@ var count atomic.Int64
 // the same but for the program that runs it.
 func newBundle(t *testing.T, runtime string) *testbed.Bundle {
 	t.Helper()
+	return newBundleOf(t, runtime, image)
+}
+
+// newBundleOf makes one of another image.
+func newBundleOf(t *testing.T, runtime, image string) *testbed.Bundle {
+	t.Helper()
 	testbed.NeedRoot(t, "OCI bundles with overlays")
 	b := testbed.NewBundle(t, "runc", image)
 	if runtime == "rungv" {

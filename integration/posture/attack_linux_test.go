@@ -71,10 +71,16 @@ func (l *launcher) stage(t *testing.T, m mode) string {
 // returns how it ended and how its attacks did.
 func (l *launcher) compromisedRun(t *testing.T, m mode, script string) (testbed.Result, []attempt) {
 	t.Helper()
+	return l.compromisedCommand(t, m, runArgs(script)...)
+}
+
+// compromisedCommand is the same for any command.
+func (l *launcher) compromisedCommand(t *testing.T, m mode, args ...string) (testbed.Result, []attempt) {
+	t.Helper()
 	binary := l.stage(t, m)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	result := testbed.Run(t, l.command(ctx, binary, runArgs(script)...), strings.NewReader("input\n"))
+	result := testbed.Run(t, l.command(ctx, binary, args...), strings.NewReader("input\n"))
 	raw, err := os.ReadFile(binary + ".result")
 	if err != nil {
 		t.Fatal(err)

@@ -5,6 +5,7 @@ package testbed
 import (
 	"archive/tar"
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -39,6 +40,25 @@ const Handlers = `[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.gv
   snapshotter = 'erofs'
   platform = 'linux/` + Architecture + `'
 `
+
+// HostNetworkHandlers is the configuration of two more handlers, by which pods get the
+// host's network if they ask for it: gvx-host with a pause container, gvx-host-sandbox
+// without.
+func HostNetworkHandlers() string {
+	var text strings.Builder
+	for handler, more := range map[string]string{"gvx-host": "", "gvx-host-sandbox": "  sandboxer = 'shim'\n  disable_pause_image_pull = true\n"} {
+		fmt.Fprintf(&text, `[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.%[1]s]
+  runtime_type = '%[2]s'
+  snapshotter = 'erofs'
+%[3]s  [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.%[1]s.options]
+    host_network = true
+[plugins.'io.containerd.cri.v1.images'.runtime_platforms.%[1]s]
+  snapshotter = 'erofs'
+  platform = 'linux/%[4]s'
+`, handler, Runtime, more, Architecture)
+	}
+	return text.String()
+}
 
 // CRIImage imports an image of the test bed for CRI, and returns its name.
 func (c *Containerd) CRIImage(t testing.TB, snapshotter, name string) string {

@@ -31,7 +31,7 @@ func ParseNetwork(s string) (string, error) {
 	case namespaceWord:
 		return "", api.Errorf(api.KindInvalid, "network %q: want ns:PATH, such as ns:/run/netns/NAME", s)
 	case "host":
-		return "", api.Errorf(api.KindUnsupported, "network \"host\": a sandbox never gets the host's own network: publish ports with -p, and reach the host's loopback at %s with --egress allow=127.0.0.1:PORT", api.NATGateway)
+		return "", api.Errorf(api.KindUnsupported, "network \"host\": the guest of an image does not get the host's own network: publish ports with -p, and reach the host's loopback at %s with --egress allow=127.0.0.1:PORT", api.NATGateway)
 	}
 	if path, ok := NetworkNamespace(s); ok {
 		if !filepath.IsAbs(path) || strings.IndexByte(path, 0) >= 0 {

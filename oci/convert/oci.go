@@ -161,6 +161,9 @@ func (c *ociConversion) sandbox() {
 		Resources: resources,
 		ControlFD: api.NoFD, ListenFD: api.NoFD, StreamsFD: api.NoFD,
 	}
+	if c.out.Network.Kind == NetworkOfHost {
+		c.out.Sandbox.Network.Mode = api.NetworkHost
+	}
 	c.out.Sandbox.Container = *c.container
 	c.out.Container = &c.out.Sandbox.Container
 }

@@ -126,7 +126,7 @@ func (c *ociConversion) network(ns *specs.LinuxNamespace) error {
 		n.Kind = NetworkOfHost
 	case ns == nil:
 		if !c.in.HostNetwork {
-			return api.Errorf(api.KindUnsupported, "no network namespace: a sandbox does not get the host's network unless its configuration allows it")
+			return api.Errorf(api.KindUnsupported, "no network namespace: a sandbox does not get the host's network unless its configuration allows it (host_network of the shim, --allow-host-network of rungv)")
 		}
 		n.Kind = NetworkOfHost
 	case ns.Path == "":

@@ -259,6 +259,23 @@ func TestOCIVolume(t *testing.T) {
 	}
 }
 
+// TestOCIHostNetwork: a bundle without a network namespace has the host's where that
+// is allowed; what has one, or joins a sandbox, is as it was.
+func TestOCIHostNetwork(t *testing.T) {
+	spec := bundle.Example()
+	spec.Linux.Namespaces = slices.DeleteFunc(spec.Linux.Namespaces, func(ns specs.LinuxNamespace) bool { return ns.Type == specs.NetworkNamespace })
+	o := ociOf(t, OCIInput{Spec: spec, HostNetwork: true})
+	if o.Network.Kind != NetworkOfHost || o.Sandbox.Network.Mode != api.NetworkHost {
+		t.Errorf("%+v, %+v", o.Network, o.Sandbox.Network)
+	}
+	if o := ociOf(t, OCIInput{Spec: bundle.Example(), HostNetwork: true}); o.Network.Kind != NetworkOfItsOwn || o.Sandbox.Network.Mode != api.NetworkNetns {
+		t.Errorf("with a namespace of its own: %+v, %+v", o.Network, o.Sandbox.Network)
+	}
+	if o := ociOf(t, OCIInput{Spec: spec, Joins: "pod"}); o.Sandbox != nil {
+		t.Errorf("a sandbox of its own for who joins one: %+v", o.Sandbox)
+	}
+}
+
 func TestOCIRefuses(t *testing.T) {
 	mount := func(m specs.Mount) func(*specs.Spec) {
 		return func(s *specs.Spec) { s.Mounts = append(s.Mounts, m) }

@@ -23,6 +23,9 @@ type HeadStart struct {
 	// SpecFirst has the process fork nothing before the spec has come: the
 	// launcher may still move it to where its children have to be as well.
 	SpecFirst bool `json:"specFirst,omitempty"`
+	// HostNetwork says that the network will be [NetworkHost], of which the process
+	// has to learn something while it sees the host's files.
+	HostNetwork bool `json:"hostNetwork,omitempty"`
 }
 
 // Validate checks versions and bounds. It returns an [Error] of KindInvalid or

@@ -59,7 +59,8 @@ type Sandbox struct {
 	// LateTrees says that containers which join later may have host directories.
 	// Their sockets to a gofer come on descriptors of any number, so that messages
 	// can be addressed on every socket of the sandbox: not with NetworkNAT. Those of
-	// NetworkNetns reach their own namespace and no other.
+	// NetworkNetns reach their own namespace and no other, those of NetworkHost are
+	// the guest's to address anyway.
 	LateTrees bool `json:"lateTrees,omitempty"`
 	// Container is the first container.
 	Container Container `json:"container"`
@@ -79,6 +80,10 @@ const (
 	// NetworkNetns is the interfaces of a network namespace of the host, taken
 	// over as they are: see [Link].
 	NetworkNetns NetworkMode = "netns"
+	// NetworkHost is the host's own network: each socket of a guest's is one that the
+	// sandbox process makes. What the guest reaches, and who reaches it, is what any
+	// process of the sandbox' user reaches, the host's loopback too.
+	NetworkHost NetworkMode = "host"
 )
 
 // Network describes the guest's root network namespace.

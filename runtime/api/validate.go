@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 )
 
@@ -41,7 +42,7 @@ func (s *Sandbox) Validate() error {
 		return Errorf(KindInvalid, "sandbox spec: no id")
 	case len(s.Hostname) > MaxNameBytes || len(s.Domainname) > MaxNameBytes:
 		return Errorf(KindLimit, "sandbox spec: host or domain name longer than %d bytes", MaxNameBytes)
-	case s.Network.Mode != NetworkNone && s.Network.Mode != NetworkNAT && s.Network.Mode != NetworkNetns:
+	case !slices.Contains([]NetworkMode{NetworkNone, NetworkNAT, NetworkNetns, NetworkHost}, s.Network.Mode):
 		return Errorf(KindInvalid, "sandbox spec: unknown network mode %q", s.Network.Mode)
 	case (s.Network.Mode == NetworkNAT) != (s.Network.BrokerFD > 0):
 		return Errorf(KindInvalid, "sandbox spec: network mode %q with descriptor %d as its broker's channel", s.Network.Mode, s.Network.BrokerFD)

@@ -38,6 +38,7 @@ import (
 	"gvisor.dev/gvisor/pkg/gomaxprocs"
 	"gvisor.dev/gvisor/pkg/log"
 
+	"z.gfire.dev/gvx/runtime/api"
 	"z.gfire.dev/gvx/runtime/control/handover"
 	"z.gfire.dev/gvx/runtime/footprint"
 	"z.gfire.dev/gvx/runtime/lockdown"
@@ -112,6 +113,9 @@ func (sb *sandbox) receiveSpec(from *handover.Receiver) error {
 	spec, err := from.Spec()
 	if err == io.EOF {
 		os.Exit(0)
+	}
+	if err == nil && (spec.Network.Mode == api.NetworkHost) != sb.head.HostNetwork {
+		err = api.Errorf(api.KindInvalid, "sandbox spec: network mode %q after a head start for another", spec.Network.Mode)
 	}
 	if err != nil {
 		return err
@@ -199,6 +203,11 @@ func (sb *sandbox) shedHost() error {
 	// Without it the Sentry would think too little of it: no FSGSBASE, which
 	// every switch to a guest would pay for.
 	cpuid.Initialize()
+	if sb.head.HostNetwork {
+		if err := sb.readHostNetwork(); err != nil {
+			return err
+		}
+	}
 	unix.Umask(0)
 	if err := lockdown.Shed(lockdown.ShedOptions{
 		Keep:      []int{HandoverFD},

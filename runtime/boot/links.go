@@ -28,7 +28,7 @@ import (
 // become the links'. After an error some links may be attached: the guest must not
 // be started then.
 func (sb *sandbox) attachLinks(links []api.Link) error {
-	if err := api.ValidateLinks(links); err != nil {
+	if err := api.ValidateLinks(links); err != nil || len(links) == 0 {
 		return err
 	}
 	ns, ok := sb.k.RootNetworkNamespace().Stack().(*netstack.Stack)

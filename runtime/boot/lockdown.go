@@ -28,7 +28,7 @@ func (sb *sandbox) compileFilter() <-chan filterResult {
 		}
 		p, err := makeFilter(lockdown.FilterOptions{
 			ListenFD: listen, BrokerFD: int(sb.spec.Network.BrokerFD), StreamsFD: int(sb.spec.StreamsFD),
-			Trees: sb.hasTrees(), TreesFD: sb.treesFD,
+			Trees: sb.hasTrees(), TreesFD: sb.treesFD, HostNetwork: sb.hostNetwork != nil,
 		})
 		ch <- filterResult{p, err}
 	}()

@@ -41,6 +41,9 @@ type stackMaker struct {
 // newRootNetworkNamespace makes the guest's first network namespace: a
 // loopback interface and, later, what the network mode adds.
 func (sb *sandbox) newRootNetworkNamespace(clock tcpip.Clock, userns *auth.UserNamespace, ids uniqueid.Provider) (*inet.Namespace, error) {
+	if sb.hostNetwork != nil {
+		return sb.newHostNetworkNamespace(clock, userns, ids), nil
+	}
 	// nftables must be switched on before the first stack is made.
 	nftables.EnableNFTables()
 	var n *nat

@@ -8,6 +8,7 @@ import (
 
 	"gvisor.dev/gvisor/pkg/sentry/kernel"
 	"gvisor.dev/gvisor/pkg/sentry/kernel/auth"
+	"gvisor.dev/gvisor/pkg/sentry/socket/hostinet"
 	"gvisor.dev/gvisor/pkg/sentry/vfs"
 	"gvisor.dev/gvisor/pkg/sentry/watchdog"
 
@@ -34,6 +35,8 @@ type sandbox struct {
 	memoryFD int
 	// openFiles is the process' own limit on open files, 0 if unknown.
 	openFiles uint64
+	// hostNetwork is the stack of network mode host, nil for the others.
+	hostNetwork *hostinet.Stack
 	// treesFD is the lowest of the descriptors to the gofer, see reserveTrees.
 	treesFD     int
 	usernses    userNamespaces

@@ -27,14 +27,15 @@ func (sb *sandbox) hasTrees() bool {
 
 // reserveTrees moves the sockets to the gofer where the allow-list can tell them
 // from all others: on these alone messages can be sent. Containers that join later
-// bring theirs on any number, which the spec has to allow.
+// bring theirs on any number, which the spec has to allow; on the host's network
+// messages can be sent on all.
 func (sb *sandbox) reserveTrees() error {
 	// Asked for now: it is not allowed later, when containers join.
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err == nil {
 		sb.openFiles = limit.Cur
 	}
-	if sb.spec.LateTrees {
+	if sb.spec.LateTrees || sb.hostNetwork != nil {
 		return muteStreams(sb.spec.StreamsFD)
 	}
 	fds := sb.spec.Container.TreeFDs()

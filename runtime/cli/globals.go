@@ -31,6 +31,8 @@ type globals struct {
 
 	// SystemdCgroup is --systemd-cgroup: of containers of bundles.
 	SystemdCgroup bool
+	// HostNetwork is --allow-host-network: for containers of bundles.
+	HostNetwork bool
 
 	// CallerFD is --caller-fd; caller is who is there, nil for a person.
 	CallerFD int
@@ -53,6 +55,8 @@ func (g *globals) register(root *cobra.Command) {
 	f.StringVar(&g.LogPath, "log", "", "File to append the log to (default standard error)")
 	f.StringVar(&g.LogFormat, "log-format", logText, `Format of the log ("text", "json")`)
 	f.BoolVar(&g.SystemdCgroup, "systemd-cgroup", false, `Have systemd make the cgroups of OCI bundles: their cgroupsPath is "slice:prefix:name"`)
+	f.BoolVar(&g.HostNetwork, "allow-host-network", false,
+		"Give OCI bundles without a network namespace the host's network. Such a guest reaches all that the sandbox's user reaches, services on the host's loopback too, and a Sentry that it has taken over does as well")
 	f.String("criu", "", "")
 	_ = f.MarkHidden("criu") // runc's callers give it.
 	f.String("rootless", "", "")

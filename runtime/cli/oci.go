@@ -51,7 +51,7 @@ func (f *bundleFlags) register(fl *pflag.FlagSet) {
 // the verbs', and global ones, those that runc has and docker has not.
 var (
 	bundleMarks       = []string{"console-socket", "pid-file", "pidfd-socket", "no-pivot", "no-new-keyring", "preserve-fds", "keep"}
-	globalBundleMarks = []string{"systemd-cgroup", "criu", "rootless"}
+	globalBundleMarks = []string{"systemd-cgroup", "allow-host-network", "criu", "rootless"}
 )
 
 // given says whether a verb is about a bundle: where --bundle says so, or a flag
@@ -89,7 +89,7 @@ func orBundle(err error, args []string) error {
 
 // create is what the flags say.
 func (f *bundleFlags) create(g *globals, args []string) (container.TaskCreate, error) {
-	c := container.TaskCreate{Bundle: f.dir, ConsoleSocket: f.consoleSocket, PIDFile: f.pidFile, PIDFDSocket: f.pidfdSocket, Systemd: g.SystemdCgroup, PreserveFDs: f.preserveFDs}
+	c := container.TaskCreate{Bundle: f.dir, ConsoleSocket: f.consoleSocket, PIDFile: f.pidFile, PIDFDSocket: f.pidfdSocket, Systemd: g.SystemdCgroup, HostNetwork: g.HostNetwork, PreserveFDs: f.preserveFDs}
 	if f.preserveFDs < 0 || f.preserveFDs > api.MaxExtraFDs {
 		return c, api.Errorf(api.KindLimit, "--preserve-fds %d: want 0 to %d", f.preserveFDs, api.MaxExtraFDs)
 	}

@@ -61,13 +61,14 @@ network. The host's loopback is 10.0.2.2 in the guest and 127.0.0.1 in rules.
 only names that rules allow are resolved, the addresses of such a name are
 reached while its answer holds, and all else is denied unless there is a default.
 'rungv network policy' changes rules while the container runs. The network of the
-host itself is never given to a guest.
+host itself is not given to the guest of an image.
 
 'rungv run --bundle DIR CONTAINER' is runc's: it creates, starts, awaits and deletes
 the container that an OCI bundle describes; with --detach it returns once that runs.
 DIR may be left out where the working directory is a bundle and one of these says that
 a bundle is meant: --console-socket, --pid-file, --pidfd-socket, --no-pivot,
---no-new-keyring, --preserve-fds, --keep, or --systemd-cgroup before the verb.
+--no-new-keyring, --preserve-fds, --keep, or, before the verb, --systemd-cgroup or
+--allow-host-network.
 
 The exit code is the command's own; 128+n when signal n ended it; 125 when rungv
 itself failed, 126 when the command cannot be executed, 127 when it does not

@@ -163,6 +163,7 @@ func (t *Task) noteCgroup(paths map[string]string) error {
 func (t *Task) convert() (*convert.OCI, error) {
 	in := convert.OCIInput{
 		ID: t.handle.ID(), Spec: t.spec, Dir: t.o.Bundle.Dir, ContainerOf: t.containerOf, SizeOf: sizeOf, Submounts: submounts,
+		HostNetwork: t.o.HostNetwork,
 	}
 	in.HostName, _ = os.Hostname()
 	err := t.o.Bundle.CheckNamespaces()
@@ -267,10 +268,14 @@ func (t *Task) launch(ctx context.Context, oci *convert.OCI, files *launch.Conta
 		// given, and connect it.
 		outer.JoinNetwork(sb.netns.File())
 	}
+	hostNetwork := oci.Network.Kind == convert.NetworkOfHost
+	if hostNetwork {
+		outer.ShareNetwork()
+	}
 	embryo := launch.Fork(&launch.ForkConfig{
 		HeadStart: api.HeadStart{
 			Version: api.SpecVersion, Platform: "systrap", Cores: cores, LogLevel: level, StartedAt: t.began,
-			SpecFirst: t.group != nil && !t.o.Self,
+			SpecFirst: t.group != nil && !t.o.Self, HostNetwork: hostNetwork,
 		},
 		Outer: outer, Log: t.log.File(),
 	})

@@ -20,6 +20,8 @@ type TaskOptions struct {
 	Bundle *bundle.Bundle
 	// Systemd has systemd make the host's cgroup.
 	Systemd bool
+	// HostNetwork lets a bundle without a network namespace have the host's network.
+	HostNetwork bool
 	// Self says that this process is there for the container alone: it is the one
 	// that the world sees as the container's, and lives in its cgroup. Otherwise
 	// the sandbox process is.

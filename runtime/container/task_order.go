@@ -17,6 +17,8 @@ type TaskCreate struct {
 	// PIDFDSocket gets a descriptor of the process.
 	PIDFDSocket string `json:"pidfdSocket,omitempty"`
 	Systemd     bool   `json:"systemd,omitempty"`
+	// HostNetwork lets a bundle without a network namespace have the host's network.
+	HostNetwork bool `json:"hostNetwork,omitempty"`
 	// PreserveFDs is how many descriptors after its streams the container gets of
 	// this process'.
 	PreserveFDs int `json:"preserveFDs,omitempty"`

@@ -141,7 +141,7 @@ func (r *Runner) superviseTask(ctx context.Context, gone <-chan struct{}, c *Tas
 		return exit, err
 	}
 	o := TaskOptions{
-		ID: c.ID, Bundle: b, Systemd: c.Systemd, Self: true, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Note: r.debugf,
+		ID: c.ID, Bundle: b, Systemd: c.Systemd, HostNetwork: c.HostNetwork, Self: true, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Note: r.debugf,
 	}
 	if o.Extra, err = inheritedFDs(supervisorExtraFD, c.PreserveFDs); err != nil {
 		return exit, err

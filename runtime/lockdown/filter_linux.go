@@ -45,6 +45,10 @@ type FilterOptions struct {
 	// for a process without sockets that a message could lead astray.
 	Trees   bool
 	TreesFD int
+	// HostNetwork says that guests use the host's network: the process may make
+	// sockets of the internet's families. With it the process may be served by a
+	// gofer, too.
+	HostNetwork bool
 	// Action is for tests; see [Action].
 	Action Action
 }
@@ -93,7 +97,10 @@ func Filter(o FilterOptions) ([]bpf.Instruction, error) {
 		return nil, err
 	}
 	p := &program
-	if o.Trees {
+	switch {
+	case o.HostNetwork:
+		p = &hostProgram
+	case o.Trees:
 		p = &treesProgram
 	}
 	return o.fill(p, &values), nil

@@ -122,12 +122,16 @@ func filters(t *testing.T) map[string]struct {
 		table []policy.Entry
 		make  func(FilterOptions) ([]bpf.Instruction, error)
 		trees bool
+		host  bool
 	}{
-		"sandbox":       {policy.Table(arch), Filter, false},
-		"sandbox trees": {policy.TreesTable(arch), Filter, true},
-		"gofer":         {policy.GoferTable(arch), GoferFilter, false},
+		"sandbox":              {policy.Table(arch), Filter, false, false},
+		"sandbox trees":        {policy.TreesTable(arch), Filter, true, false},
+		"sandbox host network": {policy.HostNetworkTable(arch), Filter, true, true},
+		"gofer":                {policy.GoferTable(arch), GoferFilter, false, false},
 	} {
-		insns, err := of.make(FilterOptions{ListenFD: testListen, BrokerFD: testBroker, StreamsFD: testStreams, Trees: of.trees, TreesFD: testTrees})
+		insns, err := of.make(FilterOptions{
+			ListenFD: testListen, BrokerFD: testBroker, StreamsFD: testStreams, Trees: of.trees, TreesFD: testTrees, HostNetwork: of.host,
+		})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -34,4 +34,6 @@ type Outer struct {
 
 	// network, if not nil, is the network namespace to live in.
 	network *os.File
+	// hostNetwork leaves the process in the launcher's.
+	hostNetwork bool
 }

@@ -60,7 +60,7 @@ func PlanOuter(uid uint32) *Outer {
 
 // Without returns the plan for a host that refused o's namespaces.
 func (o *Outer) Without() *Outer {
-	w := &Outer{UID: o.UID, OwnLandlock: o.OwnLandlock, network: o.network}
+	w := &Outer{UID: o.UID, OwnLandlock: o.OwnLandlock, network: o.network, hostNetwork: o.hostNetwork}
 	if !slices.Contains(o.Namespaces, "user") {
 		w.Capabilities = o.Capabilities
 	}
@@ -78,13 +78,33 @@ func (o *Outer) JoinNetwork(namespace *os.File) {
 	o.Namespaces = slices.DeleteFunc(slices.Clone(o.Namespaces), func(name string) bool { return name == "net" })
 }
 
+// ShareNetwork leaves the process in the launcher's network namespace, and lets it
+// bind and connect: for guests that were given the host's network. The allow-list has
+// to be [FilterOptions.HostNetwork].
+func (o *Outer) ShareNetwork() {
+	o.hostNetwork = true
+	o.Namespaces = slices.DeleteFunc(slices.Clone(o.Namespaces), func(name string) bool { return name == "net" })
+	if o.Landlock > 0 {
+		o.planLandlock()
+	}
+}
+
 // planLandlock asks the kernel for its version, and leaves Landlock out where
 // the ruleset would be empty.
 func (o *Outer) planLandlock() {
 	o.Landlock = LandlockABI()
-	if r := sandboxRuleset(o.Landlock, ownBinary, o.EmptyRoot); r.empty() {
+	if r := o.ruleset(); r.empty() {
 		o.Landlock = 0
 	}
+}
+
+// ruleset is what Landlock is to take away.
+func (o *Outer) ruleset() landlockRuleset {
+	r := sandboxRuleset(o.Landlock, ownBinary, o.EmptyRoot)
+	if o.hostNetwork {
+		r.Net = 0
+	}
+	return r
 }
 
 // userNamespacesAllowed reads the three switches that distributions have. They
@@ -125,7 +145,7 @@ func (o *Outer) Apply(a *syscall.SysProcAttr) error {
 		return fmt.Errorf("confine sandbox process: set no_new_privs: %w", err)
 	}
 	if o.Landlock > 0 {
-		if err := restrictThread(sandboxRuleset(o.Landlock, ownBinary, o.EmptyRoot)); err != nil {
+		if err := restrictThread(o.ruleset()); err != nil {
 			return fmt.Errorf("confine sandbox process: %w", err)
 		}
 	}

@@ -65,6 +65,9 @@ type Options struct {
 	Platform string `toml:"platform"`
 	// Network is one of the Network constants.
 	Network string `toml:"network"`
+	// HostNetwork gives pods and containers without a network namespace, as
+	// hostNetwork asks for, the host's network; without it they are refused.
+	HostNetwork bool `toml:"host_network"`
 	// Durability is what a guest's fsync means for its root file system: one of
 	// api's.
 	Durability string `toml:"durability"`

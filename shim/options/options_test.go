@@ -39,12 +39,12 @@ func TestWithoutOptionsTheDefaultsHold(t *testing.T) {
 }
 
 func TestDocumentFromBodyOrFile(t *testing.T) {
-	const text = "TypeUrl = 'x'\ndebug = true\ndebug_log = '/var/log/gvx/'\nnetwork = 'none'\ndurability = 'host'\noverlay = 'host'\nplatform = 'systrap'\n"
+	const text = "TypeUrl = 'x'\ndebug = true\ndebug_log = '/var/log/gvx/'\nnetwork = 'none'\nhost_network = true\ndurability = 'host'\noverlay = 'host'\nplatform = 'systrap'\n"
 	path := filepath.Join(t.TempDir(), "gvx.toml")
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	want := Options{Debug: true, DebugLog: "/var/log/gvx/", Platform: "systrap", Network: NetworkNone, Durability: "host", Overlay: OverlayHost, TypeURL: "x"}
+	want := Options{Debug: true, DebugLog: "/var/log/gvx/", Platform: "systrap", Network: NetworkNone, HostNetwork: true, Durability: "host", Overlay: OverlayHost, TypeURL: "x"}
 	for name, m := range map[string]*runtimeoptions.Options{
 		"body": {ConfigBody: []byte(text)},
 		// The path wins, as for every runtime.

@@ -39,7 +39,7 @@ func (r *Runtime) CreatePod(ctx context.Context, o task.PodOptions) (task.Contai
 	}
 	if c.files, err = config.MakeFiles(o.Bundle); err == nil {
 		c.task, err = c.runner.CreateTask(ctx, container.TaskOptions{
-			ID: o.ID, Bundle: b, Systemd: systemdPath(b.Spec), Idle: true,
+			ID: o.ID, Bundle: b, Systemd: systemdPath(b.Spec), HostNetwork: choices.HostNetwork, Idle: true,
 			Note: func(format string, args ...any) { log.L.WithField("id", o.ID).Infof(format, args...) },
 		})
 	}

@@ -164,7 +164,7 @@ func (r *Runtime) Create(ctx context.Context, o task.CreateOptions) (task.Contai
 		return nil, err
 	}
 	t := container.TaskOptions{
-		ID: o.ID, Bundle: b, Systemd: systemdPath(b.Spec), Stdin: o.Streams.Stdin, Stdout: o.Streams.Stdout, Stderr: o.Streams.Stderr,
+		ID: o.ID, Bundle: b, Systemd: systemdPath(b.Spec), HostNetwork: choices.HostNetwork, Stdin: o.Streams.Stdin, Stdout: o.Streams.Stdout, Stderr: o.Streams.Stderr,
 		Note: func(format string, args ...any) { log.L.WithField("id", o.ID).Infof(format, args...) },
 	}
 	if o.Sandbox != nil {

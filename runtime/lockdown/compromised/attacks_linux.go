@@ -129,7 +129,36 @@ func networkAttacks() []attack {
 		simply("sendmsg", unix.SYS_SENDMSG, 0, pointer, 0),
 		simply("setsockopt", unix.SYS_SETSOCKOPT, 0, unix.SOL_SOCKET, unix.SO_REUSEADDR, pointer, 4),
 		simply("accept on another descriptor", unix.SYS_ACCEPT4, 0, 0, 0, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK),
+		simply("packet filter on a socket", unix.SYS_SETSOCKOPT, 0, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, pointer, 16),
+		simply("netfilter tables", unix.SYS_SETSOCKOPT, 0, unix.IPPROTO_IP, 64, pointer, 64),
+		{name: "send to an abstract socket", try: func() error {
+			return byAny(func(fd uintptr) error { return call(unix.SYS_SENDTO, fd, pointer, 1, 0, abstract, abstractLength) })
+		}},
+		{name: "connect to an abstract socket", try: func() error {
+			return byAny(func(fd uintptr) error { return call(unix.SYS_CONNECT, fd, abstract, abstractLength) })
+		}},
 	}
+}
+
+// abstractSocket is the name of the abstract unix socket that attacks go for.
+const abstractSocket = "gvx-attack"
+
+// abstract is its address.
+var (
+	abstract       = str(string([]byte{unix.AF_UNIX, 0, 0}) + abstractSocket)
+	abstractLength = uintptr(3 + len(abstractSocket))
+)
+
+// byAny tries an attack on every descriptor that the process may have, all of them,
+// and returns nil if one let it.
+func byAny(f func(fd uintptr) error) error {
+	err := error(unix.EBADF)
+	for fd := range uintptr(512) {
+		if e := f(fd); e != unix.EBADF && err != nil {
+			err = e
+		}
+	}
+	return err
 }
 
 func processAttacks() []attack {

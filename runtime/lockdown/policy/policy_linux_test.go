@@ -67,10 +67,14 @@ func TestTable(t *testing.T) {
 	}
 	// What serves a gofer is on numbers that nothing else can have; a gofer has
 	// no sockets but those to its sandbox, and opens names that it never follows.
-	exceptions := map[string][]string{"sandbox trees": {"sendmsg"}, "gofer": {"sendmsg", "openat"}}
+	// The host's network is by explicit configuration alone.
+	exceptions := map[string][]string{
+		"sandbox trees": {"sendmsg"}, "gofer": {"sendmsg", "openat"},
+		"sandbox host network": {"socket", "bind", "connect", "listen", "sendto", "sendmsg"},
+	}
 	for _, arch := range []Arch{AMD64, ARM64} {
 		used := map[string]bool{}
-		for name, table := range map[string][]Entry{"sandbox": Table(arch), "sandbox trees": TreesTable(arch), "gofer": GoferTable(arch)} {
+		for name, table := range map[string][]Entry{"sandbox": Table(arch), "sandbox trees": TreesTable(arch), "sandbox host network": HostNetworkTable(arch), "gofer": GoferTable(arch)} {
 			seen := map[string]bool{}
 			for _, e := range table {
 				used[e.Syscall] = true

@@ -30,6 +30,7 @@ type Program struct {
 var Programs = []Program{
 	{"filter", "program", "a sandbox' allow-list", policy.Table},
 	{"filter_trees", "treesProgram", "the allow-list of a sandbox with a gofer", policy.TreesTable},
+	{"filter_host", "hostProgram", "the allow-list of a sandbox on the host's network", policy.HostNetworkTable},
 	{"filter_gofer", "goferProgram", "the gofer's allow-list", policy.GoferTable},
 }
 
