@@ -89,6 +89,9 @@ func TestRenameTopInspect(t *testing.T) {
 		if got := strings.Join(strings.Fields(b.must(t, "top", name, "-eo", "pid,cmd")), " "); !strings.HasPrefix(got, "PID CMD") || !strings.Contains(got, "1 sh -c sleep 999") {
 			t.Errorf("columns chosen: %q", got)
 		}
+		if got := strings.Join(strings.Fields(b.must(t, "top", name, "aux")), " "); !strings.HasPrefix(got, "USER PID %CPU %MEM VSZ RSS TTY STAT START TIME COMMAND root 1 ") || !strings.Contains(got, " S ") {
+			t.Errorf("top aux: %q", got)
+		}
 		b.fails(t, 1, "unknown column", "top", name, "-o", "wchan")
 		if got := b.must(t, "inspect", "-f", "{{.Name}} {{.State.Running}} {{.Config.Image}} {{.HostConfig.LogConfig.Type}}", name); got != "/"+name+" true "+image+" json-file" {
 			t.Errorf("inspect: %s", got)

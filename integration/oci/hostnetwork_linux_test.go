@@ -41,29 +41,12 @@ func onHostNetwork(t *testing.T, runtime, image string) *testbed.Bundle {
 // echoes serves TCP and UDP on an address of the host's, and returns the port.
 func echoes(t *testing.T, host string) int {
 	t.Helper()
-	l, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
-	port := l.Addr().(*net.TCPAddr).Port
+	port := testbed.ServeTCP(t, net.JoinHostPort(host, "0"), func(c *net.TCPConn) { _, _ = io.Copy(c, c) }).(*net.TCPAddr).Port
 	u, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.ParseIP(host), Port: port})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { u.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				_, _ = io.Copy(c, c)
-			}()
-		}
-	}()
 	go func() {
 		buf := make([]byte, 1500)
 		for {

@@ -19,22 +19,7 @@ const HostSays = "of the host\n"
 // network namespace of the calling process, for the test's duration.
 func SayOnLoopback(t testing.TB) (port int) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			_, _ = io.WriteString(c, HostSays)
-			c.Close()
-		}
-	}()
-	return l.Addr().(*net.TCPAddr).Port
+	return ServeTCP(t, "127.0.0.1:0", func(c *net.TCPConn) { _, _ = io.WriteString(c, HostSays) }).(*net.TCPAddr).Port
 }
 
 // Interfaces are the names of the calling process' network interfaces in their order,

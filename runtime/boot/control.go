@@ -20,6 +20,7 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/inet"
 	"gvisor.dev/gvisor/pkg/sentry/kernel"
 	"gvisor.dev/gvisor/pkg/sentry/mm"
+	"gvisor.dev/gvisor/pkg/sentry/usage"
 
 	"z.gfire.dev/gvx/runtime/api"
 	"z.gfire.dev/gvx/runtime/control"
@@ -349,10 +350,12 @@ func (s *service) Processes(_ context.Context, req *controlv1.ProcessesRequest) 
 			Pid:            int32(pid),
 			Uid:            uint32(leader.Credentials().EffectiveKUID),
 			Command:        leader.Name(),
-			ResidentBytes:  residentBytes(tg),
+			State:          leader.StateStatus()[:1],
 			StartedAtNanos: leader.StartTime().Nanoseconds(),
 			Args:           commandLine(leader),
 		}
+		p.ResidentBytes, p.VirtualBytes = memoryBytes(tg)
+		p.ResidentPermille = uint32(min(1000, p.ResidentBytes/max(1, usage.MaximumTotalMemoryBytes/1000)))
 		stats := tg.CPUStats()
 		p.CpuNanos = uint64(stats.UserTime + stats.SysTime)
 		if parent := leader.Parent(); parent != nil {

@@ -231,15 +231,20 @@ func largestProcess(k *kernel.Kernel) (*kernel.ThreadGroup, uint64) {
 
 // residentBytes is the resident set of tg, 0 once it has exited.
 func residentBytes(tg *kernel.ThreadGroup) uint64 {
+	resident, _ := memoryBytes(tg)
+	return resident
+}
+
+// memoryBytes is the resident set of tg, and the size of its address space.
+func memoryBytes(tg *kernel.ThreadGroup) (resident, virtual uint64) {
 	leader := tg.Leader()
 	if leader == nil {
-		return 0
+		return 0, 0
 	}
-	var n uint64
 	leader.WithMuLocked(func(t *kernel.Task) {
 		if mm := t.MemoryManager(); mm != nil {
-			n = mm.ResidentSetSize()
+			resident, virtual = mm.ResidentSetSize(), mm.VirtualMemorySize()
 		}
 	})
-	return n
+	return resident, virtual
 }

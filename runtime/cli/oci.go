@@ -348,7 +348,7 @@ func psTask(cmd *cobra.Command, g *globals, args []string, format string) error 
 	if err != nil {
 		return err
 	}
-	return printProcesses(cmd.OutOrStdout(), columns, list)
+	return printLikePs(cmd.OutOrStdout(), columns, list)
 }
 
 // printJSON prints a document for people and programs.

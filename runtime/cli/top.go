@@ -5,12 +5,16 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"io"
+	"os/user"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode/utf8"
 
 	"github.com/docker/go-units"
 	"github.com/spf13/cobra"
@@ -27,37 +31,57 @@ type topColumn struct {
 
 // topColumns are those that `-o` may name.
 var topColumns = map[string]topColumn{
-	"uid":   {"UID", func(p *control.Process, _ time.Time) string { return strconv.FormatUint(uint64(p.UID), 10) }},
-	"pid":   {"PID", func(p *control.Process, _ time.Time) string { return strconv.Itoa(p.PID) }},
-	"ppid":  {"PPID", func(p *control.Process, _ time.Time) string { return strconv.Itoa(p.PPID) }},
-	"c":     {"C", func(p *control.Process, now time.Time) string { return strconv.Itoa(processorShare(p, now)) }},
-	"%cpu":  {"%CPU", func(p *control.Process, now time.Time) string { return strconv.Itoa(processorShare(p, now)) }},
-	"stime": {"STIME", func(p *control.Process, _ time.Time) string { return p.StartedAt.Local().Format("15:04") }},
-	"tty":   {"TTY", func(p *control.Process, _ time.Time) string { return orUnknown(p.TTY) }},
-	"time":  {"TIME", func(p *control.Process, _ time.Time) string { return clock(p.CPU) }},
-	"rss":   {"RSS", func(p *control.Process, _ time.Time) string { return strconv.FormatUint(p.ResidentBytes/1024, 10) }},
-	"size":  {"SIZE", func(p *control.Process, _ time.Time) string { return units.BytesSize(float64(p.ResidentBytes)) }},
-	"comm":  {"COMMAND", func(p *control.Process, _ time.Time) string { return oneLine(p.Command) }},
-	"cmd":   {"CMD", func(p *control.Process, _ time.Time) string { return commandOf(p) }},
-	"args":  {"COMMAND", func(p *control.Process, _ time.Time) string { return commandOf(p) }},
+	"uid":  {"UID", func(p *control.Process, _ time.Time) string { return strconv.FormatUint(uint64(p.UID), 10) }},
+	"user": {"USER", func(p *control.Process, _ time.Time) string { return userName(p.UID) }},
+	"pid":  {"PID", func(p *control.Process, _ time.Time) string { return strconv.Itoa(p.PID) }},
+	"ppid": {"PPID", func(p *control.Process, _ time.Time) string { return strconv.Itoa(p.PPID) }},
+	"c":    {"C", func(p *control.Process, now time.Time) string { return strconv.Itoa(int(processorShare(p, now))) }},
+	"%cpu": {"%CPU", func(p *control.Process, now time.Time) string { return fmt.Sprintf("%.1f", processorShare(p, now)) }},
+	"%mem": {"%MEM", func(p *control.Process, _ time.Time) string {
+		return fmt.Sprintf("%.1f", float64(p.ResidentPermille)/10)
+	}},
+	"stime":    {"STIME", startTime},
+	"start":    {"START", startTime},
+	"stat":     {"STAT", func(p *control.Process, _ time.Time) string { return p.State }},
+	"tty":      {"TTY", func(p *control.Process, _ time.Time) string { return orUnknown(p.TTY) }},
+	"time":     {"TIME", func(p *control.Process, _ time.Time) string { return clock(p.CPU) }},
+	"rss":      {"RSS", func(p *control.Process, _ time.Time) string { return strconv.FormatUint(p.ResidentBytes/1024, 10) }},
+	"vsz":      {"VSZ", func(p *control.Process, _ time.Time) string { return strconv.FormatUint(p.VirtualBytes/1024, 10) }},
+	"size":     {"SIZE", func(p *control.Process, _ time.Time) string { return units.BytesSize(float64(p.ResidentBytes)) }},
+	"comm":     {"COMMAND", func(p *control.Process, _ time.Time) string { return oneLine(p.Command) }},
+	"cmd":      {"CMD", func(p *control.Process, _ time.Time) string { return commandOf(p) }},
+	"args":     {"COMMAND", func(p *control.Process, _ time.Time) string { return commandOf(p) }},
+	"uid_hack": {"UID", func(p *control.Process, _ time.Time) string { return userName(p.UID) }},
+	"ucmd":     {"CMD", func(p *control.Process, _ time.Time) string { return oneLine(p.Command) }},
+	"bsdtime": {"TIME", func(p *control.Process, _ time.Time) string {
+		s := int(p.CPU.Seconds())
+		return fmt.Sprintf("%d:%02d", s/60, s%60)
+	}},
 }
 
 // topAliases are ps' other names of columns.
-var topAliases = map[string]string{"user": "uid", "euid": "uid", "tt": "tty", "tname": "tty", "start": "stime", "start_time": "stime",
-	"cputime": "time", "command": "args", "ucmd": "comm", "ucomm": "comm", "pcpu": "%cpu", "rssize": "rss"}
+var topAliases = map[string]string{"euser": "user", "euid": "uid", "tt": "tty", "tname": "tty", "start_time": "stime", "state": "stat", "s": "stat",
+	"cputime": "time", "command": "args", "ucomm": "comm", "pcpu": "%cpu", "pmem": "%mem", "rssize": "rss", "vsize": "vsz"}
 
-// topDefault are the columns of docker top.
-const topDefault = "uid,pid,ppid,c,stime,tty,time,cmd"
+// Columns of ps' formats: of -f, which docker top and runc have, of no option, and of
+// BSD's x and u.
+const (
+	topFull  = "uid_hack,pid,ppid,c,stime,tty,time,cmd"
+	topShort = "pid,tty,time,ucmd"
+	topBSD   = "pid,tty,stat,bsdtime,args"
+	topUser  = "user,pid,%cpu,%mem,vsz,rss,tty,stat,start,bsdtime,args"
+)
 
 func newTopCommand(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "top CONTAINER [ps OPTIONS]",
 		Short: "Display the running processes of a container",
 		Long: `List the processes of a container, as the container's kernel numbers them. Of the
-options of ps, -o selects columns: uid, pid, ppid, c, %cpu, stime, tty, time, rss
-(KiB), comm, args, cmd; options that select processes are accepted, and all are
-listed.`,
-		Example: "  rungv top box\n  rungv top box -eo pid,ppid,cmd",
+options of ps, f (the default), u and x choose a format, and -o columns: uid, user,
+pid, ppid, c, %cpu, %mem, stime, start, stat, tty, time, rss and vsz (KiB), comm,
+args, cmd. Options that select processes are accepted, and all are listed. Users
+have the names that the host has for their numbers, as with docker.`,
+		Example: "  rungv top box\n  rungv top box aux\n  rungv top box -eo pid,ppid,cmd",
 		Args:    atLeast(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			columns, err := parseTop(args[1:])
@@ -83,13 +107,13 @@ listed.`,
 
 // parseTop reads options of ps.
 func parseTop(options []string) ([]topColumn, error) {
-	names := topDefault
+	letters, names := "", ""
 	for i := 0; i < len(options); i++ {
 		o := strings.TrimLeft(options[i], "-")
 		head, tail, found := strings.Cut(o, "o")
 		switch {
 		case strings.Trim(head, "aAeflFxwuH") != "":
-			return nil, api.Errorf(api.KindInvalid, "top: unknown option of ps %q: want -o COLUMNS", options[i])
+			return nil, api.Errorf(api.KindInvalid, "top: unknown option of ps %q: want f, u, x or -o COLUMNS", options[i])
 		case !found:
 		case tail != "":
 			names = strings.TrimPrefix(tail, "=")
@@ -99,10 +123,30 @@ func parseTop(options []string) ([]topColumn, error) {
 		default:
 			return nil, api.Errorf(api.KindInvalid, "top: -o without columns")
 		}
+		letters += head
 	}
+	return columnsOf(cmp.Or(strings.ToLower(names), topFormat(letters)))
+}
+
+// topFormat is the format that ps has for its options; without any it is that of
+// docker and runc.
+func topFormat(letters string) string {
+	switch {
+	case letters == "" || strings.ContainsAny(letters, "fFl"):
+		return topFull
+	case strings.Contains(letters, "u"):
+		return topUser
+	case strings.ContainsAny(letters, "x"):
+		return topBSD
+	}
+	return topShort
+}
+
+// columnsOf are the columns of a list.
+func columnsOf(names string) ([]topColumn, error) {
 	var columns []topColumn
 	for _, name := range strings.FieldsFunc(names, func(r rune) bool { return r == ',' || r == ' ' }) {
-		name, title, renamed := strings.Cut(strings.ToLower(name), "=")
+		name, title, renamed := strings.Cut(name, "=")
 		if real, ok := topAliases[name]; ok {
 			name = real
 		}
@@ -118,30 +162,97 @@ func parseTop(options []string) ([]topColumn, error) {
 	return columns, nil
 }
 
+// printProcesses writes a table like docker's.
 func printProcesses(w io.Writer, columns []topColumn, list []control.Process) error {
 	tw := tabwriter.NewWriter(w, 10, 1, 3, ' ', 0)
-	now := time.Now()
-	line := func(cell func(c *topColumn) string) {
-		cells := make([]string, len(columns))
-		for i := range columns {
-			cells[i] = cell(&columns[i])
-		}
-		fmt.Fprintln(tw, strings.Join(cells, "\t"))
-	}
-	line(func(c *topColumn) string { return c.title })
-	for i := range list {
-		line(func(c *topColumn) string { return c.show(&list[i], now) })
+	for _, line := range cellsOf(columns, list) {
+		fmt.Fprintln(tw, strings.Join(line, "\t"))
 	}
 	return tw.Flush()
 }
 
-// processorShare is ps' C: the share of its life that a process has run.
-func processorShare(p *control.Process, now time.Time) int {
+// pidWidth is the least width of a column of numbers of processes in ps' tables.
+const pidWidth = 7
+
+// printLikePs writes a table like ps', which runc's is: numbers and times stand to the
+// right, the last column is as long as it is.
+func printLikePs(w io.Writer, columns []topColumn, list []control.Process) error {
+	lines := cellsOf(columns, list)
+	width := make([]int, len(columns))
+	for i, c := range columns {
+		if strings.HasSuffix(c.title, "PID") {
+			width[i] = pidWidth
+		}
+		for _, line := range lines {
+			width[i] = max(width[i], utf8.RuneCountInString(line[i]))
+		}
+	}
+	var text strings.Builder
+	for _, line := range lines {
+		for i, cell := range line {
+			pad := strings.Repeat(" ", width[i]-utf8.RuneCountInString(cell))
+			switch {
+			case slices.Contains(rightTitles, columns[i].title):
+				cell = pad + cell
+			case i < len(line)-1:
+				cell += pad
+			}
+			if i > 0 {
+				text.WriteByte(' ')
+			}
+			text.WriteString(cell)
+		}
+		text.WriteByte('\n')
+	}
+	_, err := io.WriteString(w, text.String())
+	return err
+}
+
+// rightTitles are the columns that stand to the right.
+var rightTitles = []string{"PID", "PPID", "C", "%CPU", "%MEM", "VSZ", "RSS", "SIZE", "TIME"}
+
+// cellsOf are the title and a line for each process.
+func cellsOf(columns []topColumn, list []control.Process) [][]string {
+	now := time.Now()
+	lines := make([][]string, 1, len(list)+1)
+	for i := range columns {
+		lines[0] = append(lines[0], columns[i].title)
+	}
+	for n := range list {
+		var line []string
+		for i := range columns {
+			line = append(line, columns[i].show(&list[n], now))
+		}
+		lines = append(lines, line)
+	}
+	return lines
+}
+
+// processorShare is ps' C and %CPU: the share of its life that a process has run, in
+// hundredths.
+func processorShare(p *control.Process, now time.Time) float64 {
 	lived := now.Sub(p.StartedAt)
 	if lived <= 0 {
 		return 0
 	}
-	return min(int(100*p.CPU/lived), 99)
+	return min(100*float64(p.CPU)/float64(lived), 99)
+}
+
+// startTime is a time of today, or a day.
+func startTime(p *control.Process, now time.Time) string {
+	if now.Sub(p.StartedAt) < 24*time.Hour {
+		return p.StartedAt.Local().Format("15:04")
+	}
+	return p.StartedAt.Local().Format("Jan02")
+}
+
+// userName is the host's name for a user, or the number: docker's is the host's, too.
+func userName(uid uint32) string {
+	number := strconv.FormatUint(uint64(uid), 10)
+	if u, err := user.LookupId(number); err == nil && u.Username != "" {
+		return oneLine(u.Username)
+	}
+	return number
 }
 
 // commandOf is a process' command line, or its name in brackets where that is

@@ -6,6 +6,7 @@ import (
 	"context"
 	"net"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/containerd/ttrpc"
@@ -135,15 +136,18 @@ func (c *Client) Processes(ctx context.Context, container string) ([]Process, er
 	list := make([]Process, 0, len(r.GetProcesses()))
 	for _, p := range r.GetProcesses() {
 		list = append(list, Process{
-			PID:           int(p.GetPid()),
-			PPID:          int(p.GetPpid()),
-			UID:           p.GetUid(),
-			Command:       Clean(p.GetCommand(), maxCommandBytes),
-			ResidentBytes: p.GetResidentBytes(),
-			StartedAt:     time.Unix(0, p.GetStartedAtNanos()),
-			CPU:           time.Duration(p.GetCpuNanos()),
-			TTY:           cleanName(p.GetTty()),
-			Args:          cleanArgs(p.GetArgs()),
+			PID:              int(p.GetPid()),
+			PPID:             int(p.GetPpid()),
+			UID:              p.GetUid(),
+			Command:          Clean(p.GetCommand(), maxCommandBytes),
+			ResidentBytes:    p.GetResidentBytes(),
+			ResidentPermille: p.GetResidentPermille(),
+			VirtualBytes:     p.GetVirtualBytes(),
+			State:            cleanState(p.GetState()),
+			StartedAt:        time.Unix(0, p.GetStartedAtNanos()),
+			CPU:              time.Duration(p.GetCpuNanos()),
+			TTY:              cleanName(p.GetTty()),
+			Args:             cleanArgs(p.GetArgs()),
 		})
 	}
 	slices.SortFunc(list, func(a, b Process) int { return a.PID - b.PID })
@@ -154,6 +158,14 @@ func (c *Client) Processes(ctx context.Context, container string) ([]Process, er
 func (c *Client) Shutdown(ctx context.Context) error {
 	_, err := c.sandbox.Shutdown(ctx, &controlv1.ShutdownRequest{})
 	return FromStatus(err)
+}
+
+// cleanState is a process' state, if it may be one.
+func cleanState(s string) string {
+	if len(s) != 1 || !strings.Contains("RSDTtZXI", s) {
+		return "?"
+	}
+	return s
 }
 
 // cleanArgs bounds a command line as a whole.

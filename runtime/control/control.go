@@ -83,9 +83,14 @@ type Process struct {
 	UID           uint32
 	Command       string
 	ResidentBytes uint64
-	StartedAt     time.Time
-	CPU           time.Duration
-	TTY           string
+	// ResidentPermille is the share of the guest's memory, in thousandths.
+	ResidentPermille uint32
+	VirtualBytes     uint64
+	// State is a letter, as in proc(5); "?" if unknown.
+	State     string
+	StartedAt time.Time
+	CPU       time.Duration
+	TTY       string
 	// Args is the command line, empty where the process has hidden it.
 	Args []string
 }

@@ -1223,9 +1223,14 @@ type Process struct {
 	CpuNanos       uint64                 `protobuf:"varint,7,opt,name=cpu_nanos,json=cpuNanos,proto3" json:"cpu_nanos,omitempty"`
 	Tty            string                 `protobuf:"bytes,8,opt,name=tty,proto3" json:"tty,omitempty"`
 	// The command line as far as the process itself has not overwritten it.
-	Args          []string `protobuf:"bytes,9,rep,name=args,proto3" json:"args,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Args []string `protobuf:"bytes,9,rep,name=args,proto3" json:"args,omitempty"`
+	// One letter, as in /proc/PID/stat.
+	State        string `protobuf:"bytes,10,opt,name=state,proto3" json:"state,omitempty"`
+	VirtualBytes uint64 `protobuf:"varint,11,opt,name=virtual_bytes,json=virtualBytes,proto3" json:"virtual_bytes,omitempty"`
+	// Of the memory that the guest has, in thousandths, what is resident.
+	ResidentPermille uint32 `protobuf:"varint,12,opt,name=resident_permille,json=residentPermille,proto3" json:"resident_permille,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *Process) Reset() {
@@ -1319,6 +1324,27 @@ func (x *Process) GetArgs() []string {
 		return x.Args
 	}
 	return nil
+}
+
+func (x *Process) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *Process) GetVirtualBytes() uint64 {
+	if x != nil {
+		return x.VirtualBytes
+	}
+	return 0
+}
+
+func (x *Process) GetResidentPermille() uint32 {
+	if x != nil {
+		return x.ResidentPermille
+	}
+	return 0
 }
 
 type ExecRequest struct {
@@ -2083,7 +2109,7 @@ const file_control_proto_rawDesc = "" +
 	"\x10ProcessesRequest\x12\x1c\n" +
 	"\tcontainer\x18\x01 \x01(\tR\tcontainer\"J\n" +
 	"\x11ProcessesResponse\x125\n" +
-	"\tprocesses\x18\x01 \x03(\v2\x17.gvx.control.v1.ProcessR\tprocesses\"\xef\x01\n" +
+	"\tprocesses\x18\x01 \x03(\v2\x17.gvx.control.v1.ProcessR\tprocesses\"\xd7\x02\n" +
 	"\aProcess\x12\x10\n" +
 	"\x03pid\x18\x01 \x01(\x05R\x03pid\x12\x12\n" +
 	"\x04ppid\x18\x02 \x01(\x05R\x04ppid\x12\x10\n" +
@@ -2093,7 +2119,11 @@ const file_control_proto_rawDesc = "" +
 	"\x10started_at_nanos\x18\x06 \x01(\x03R\x0estartedAtNanos\x12\x1b\n" +
 	"\tcpu_nanos\x18\a \x01(\x04R\bcpuNanos\x12\x10\n" +
 	"\x03tty\x18\b \x01(\tR\x03tty\x12\x12\n" +
-	"\x04args\x18\t \x03(\tR\x04args\"\x8b\x01\n" +
+	"\x04args\x18\t \x03(\tR\x04args\x12\x14\n" +
+	"\x05state\x18\n" +
+	" \x01(\tR\x05state\x12#\n" +
+	"\rvirtual_bytes\x18\v \x01(\x04R\fvirtualBytes\x12+\n" +
+	"\x11resident_permille\x18\f \x01(\rR\x10residentPermille\"\x8b\x01\n" +
 	"\vExecRequest\x12\x1c\n" +
 	"\tcontainer\x18\x01 \x01(\tR\tcontainer\x12\x12\n" +
 	"\x04exec\x18\x02 \x01(\tR\x04exec\x12\x18\n" +
