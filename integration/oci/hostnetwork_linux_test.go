@@ -172,7 +172,7 @@ for _ in range(2):
 }
 
 // TestHostNetworkIsUnprivileged: the guest's root has no rights over the host's
-// network, whatever capabilities the bundle names; what it makes itself is its own.
+// network, whatever capabilities the bundle names, and makes none of its own.
 func TestHostNetworkIsUnprivileged(t *testing.T) {
 	b := onHostNetwork(t, "rungv", "net")
 	all := []string{"CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_NET_BIND_SERVICE", "CAP_SYS_ADMIN"}
@@ -193,26 +193,25 @@ EOF
 ip link set lo down 2>&1 && echo down
 ip addr add 10.66.0.1/32 dev lo 2>&1 >/dev/null || echo no address
 ip link add b0 type bridge 2>/dev/null || echo no bridge
-unshare -n sh -c 'ip addr add 10.66.0.2/32 dev lo && ip -o -4 addr show | grep -c 10.66.0.2; ip -o link | wc -l'
-cat /sys/class/net/lo/operstate`)
-	// What gVisor does not know of a socket's options it takes and does not do.
+unshare -n true 2>&1
+ls /sys/class/net; cat /sys/class/net/lo/mtu`)
 	want := `port 80 EACCES
 raw EAFNOSUPPORT
 packet EAFNOSUPPORT
 netfilter EPROTONOSUPPORT
-filter None
-tables None
+filter ENOPROTOOPT
+tables EPERM
 `
 	if !strings.HasPrefix(output, want) {
 		t.Errorf("%s\nwant\n%s", output, want)
 	}
-	for _, line := range []string{"no address\n", "no bridge\n", "\n1\n1\n"} {
+	for _, line := range []string{"no address\n", "no bridge\n", "unshare failed: Operation not permitted\n", "\nlo\n"} {
 		if !strings.Contains(output, line) {
 			t.Errorf("%q is missing of\n%s", line, output)
 		}
 	}
 	if code != 0 {
-		t.Errorf("exit code %d", code)
+		t.Errorf("exit code %d:\n%s", code, output)
 	}
 	out, err := exec.Command("ip", "-o", "addr", "show", "dev", "lo").CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "10.55.0.1") || strings.Contains(string(out), "10.66.") {
@@ -220,5 +219,117 @@ tables None
 	}
 	if out, _ := exec.Command("ip", "link", "show", "dev", "lo").CombinedOutput(); !strings.Contains(string(out), "UP") {
 		t.Errorf("the host's lo: %s", out)
+	}
+}
+
+// hostileScript is what would end a sandbox on gVisor's hostinet as it is, or hang it:
+// control messages that the host has to cut, questions about routes where a default
+// has no gateway, options longer than memory, closes that linger for ever, descriptors
+// without end.
+const hostileScript = `
+import errno, os, socket, struct, sys
+def say(what, f):
+    try: print(what, f(), flush=True)
+    except OSError as e: print(what, errno.errorcode[e.errno], flush=True)
+def cut():
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    s.bind(('127.0.0.1', 0))
+    for option in (socket.IP_RECVTOS, 12, 8, 20): s.setsockopt(socket.IPPROTO_IP, option, 1)
+    s.setsockopt(socket.SOL_SOCKET, 29, 1)
+    out = []
+    for room in (1, 12, 16, 17, 18, 20, 24, 40, 100, 1000):
+        s.sendto(b'x', s.getsockname())
+        data, messages, flags, _ = s.recvmsg(10, room)
+        out.append((data, len(messages), int(flags & socket.MSG_CTRUNC)))
+    return out
+say('cut', cut)
+def route():
+    s = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)
+    body = struct.pack('BBBBBBBBI', socket.AF_INET, 32, 0, 0, 0, 0, 0, 0, 0) + struct.pack('HH4s', 8, 1, socket.inet_aton('192.0.2.1'))
+    message = struct.pack('IHHII', 16 + len(body), 26, 1, 1, 0) + body
+    n = s.send(message)
+    return n == len(message)
+say('route', route)
+say('route', route)
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+def option():
+    s = socket.socket()
+    length = ctypes.c_int(0x7fffffff)
+    r = libc.getsockopt(s.fileno(), socket.IPPROTO_TCP, socket.TCP_CONGESTION, ctypes.create_string_buffer(16384), ctypes.byref(length))
+    return r, 0 < length.value <= 8192
+say('option', option)
+say('short', lambda: libc.setsockopt(socket.socket().fileno(), socket.SOL_SOCKET, 20, b'x', 1))
+import fcntl
+def conf():
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    buf = ctypes.create_string_buffer(4096)
+    conf = bytearray(struct.pack('iiQ', 0x7fffffff, 0, ctypes.addressof(buf)))
+    fcntl.ioctl(s, 0x8912, conf)
+    return buf.raw[:2], socket.inet_ntoa(buf.raw[20:24]), socket.inet_ntoa(fcntl.ioctl(s, 0x8915, struct.pack('40s', b'lo'))[20:24])
+say('conf', conf)
+def linger():
+    l = socket.create_server(('127.0.0.1', 0))
+    if os.fork() == 0:
+        a = socket.create_connection(l.getsockname())
+        b, _ = l.accept()
+        a.setblocking(False)
+        try:
+            while True: a.send(bytes(1 << 16))
+        except BlockingIOError: pass
+        a.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 2**31 - 1))
+        os._exit(0)
+    return os.wait()[1]
+say('linger', linger)
+def exhaust():
+    pids = []
+    for _ in range(4):
+        r, w = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            import resource
+            hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            held = []
+            try:
+                while True: held.append(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+            except OSError as e: os.write(w, errno.errorcode[e.errno].encode())
+            os.read(0, 1)
+            os._exit(0)
+        os.close(w)
+        pids.append((pid, os.read(r, 100).decode()))
+    forked = os.system('true')
+    for pid, _ in pids: os.kill(pid, 9)
+    for pid, _ in pids: os.waitpid(pid, 0)
+    return [why for _, why in pids], forked
+say('exhaust', exhaust)
+say('after', lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM).getsockname()[1])
+`
+
+// TestHostNetworkSurvivesItsGuest: what a guest asks of the host's network ends
+// neither its sandbox nor waits for ever.
+func TestHostNetworkSurvivesItsGuest(t *testing.T) {
+	b := onHostNetwork(t, "rungv", image)
+	if out, err := exec.Command("ip", "route", "replace", "unreachable", "default", "metric", "4000").CombinedOutput(); err != nil {
+		t.Fatalf("a default route without a gateway: %v: %s", err, out)
+	}
+	t.Cleanup(func() { _ = exec.Command("ip", "route", "del", "unreachable", "default", "metric", "4000").Run() })
+	script := filepath.Join(b.Dir, "rootfs", "script.py")
+	if err := os.WriteFile(script, []byte(hostileScript), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	b.Spec.Process.Rlimits = []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Soft: 1 << 20, Hard: 1 << 20}}
+	output, code := shell(t, b, "exec python3 /script.py </dev/zero 2>&1")
+	t.Log(output)
+	for _, line := range []string{
+		"(b'x', 0, 8)", "(b'x', 1, 8)", "route ENOTSUP\nroute ENOTSUP\n", "option (0, True)\n", "short -1\n", "conf (b'lo', '127.0.0.1', '127.0.0.1')\n",
+		"linger 0\n", "ENFILE", "], 0)\n", "after 0\n",
+	} {
+		if !strings.Contains(output, line) {
+			t.Errorf("%q is missing", line)
+		}
+	}
+	if code != 0 {
+		t.Errorf("exit code %d", code)
 	}
 }

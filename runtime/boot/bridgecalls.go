@@ -56,6 +56,9 @@ func bridgeCall(t *kernel.Task, args arch.SyscallArguments) error {
 		return err
 	}
 	stack := namespace.Stack()
+	if stack == nil {
+		return linuxerr.EOPNOTSUPP
+	}
 	name, _, _ := bytes.Cut(request[:linux.IFNAMSIZ-1], []byte{0})
 	bridge := findInterface(stack, string(name))
 	if command == unix.SIOCBRADDBR {

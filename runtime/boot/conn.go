@@ -76,11 +76,27 @@ func (l *fdListener) Accept() (net.Conn, error) {
 	}); werr != nil {
 		return nil, werr
 	}
+	if err == unix.EMFILE || err == unix.ENFILE {
+		return nil, outOfDescriptors{err}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("accept control connection: %w", err)
 	}
 	return fdConn{os.NewFile(uintptr(conn), "control")}, nil
 }
+
+// outOfDescriptors is no end of a listener: ttrpc's server tries again after one that
+// is temporary, a second later at most.
+type outOfDescriptors struct{ error }
+
+// Error implements error.
+func (e outOfDescriptors) Error() string { return "accept control connection: " + e.error.Error() }
+
+// Unwrap gives the cause.
+func (e outOfDescriptors) Unwrap() error { return e.error }
+
+// Temporary is what ttrpc asks for.
+func (outOfDescriptors) Temporary() bool { return true }
 
 // Close implements net.Listener.
 func (l *fdListener) Close() error { return l.file.Close() }

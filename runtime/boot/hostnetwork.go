@@ -9,8 +9,10 @@
 // It has no capability over the host's network: nothing of it can be changed from
 // inside, no port below the host's net.ipv4.ip_unprivileged_port_start bound, no raw
 // or packet socket made. Packet filters are refused: gVisor's netlink protocol for
-// them takes every stack for its own. Network namespaces that a guest makes have
-// stacks of the Sentry's.
+// them takes every stack for its own. A guest makes no
+// network namespaces: much of gVisor's stack takes all stacks of a sandbox for its own,
+// and would end it where two kinds meet. What hostinet itself trusts a guest with is
+// checked before it (hostsockets.go).
 
 package boot
 
@@ -20,8 +22,6 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/inet"
 	"gvisor.dev/gvisor/pkg/sentry/kernel/auth"
 	"gvisor.dev/gvisor/pkg/sentry/socket/hostinet"
-	"gvisor.dev/gvisor/pkg/sentry/uniqueid"
-	"gvisor.dev/gvisor/pkg/tcpip"
 )
 
 // readHostNetwork learns what the stack wants to know of the host from its files:
@@ -35,6 +35,6 @@ func (sb *sandbox) readHostNetwork() error {
 }
 
 // newHostNetworkNamespace makes the guest's first network namespace out of the host's.
-func (sb *sandbox) newHostNetworkNamespace(clock tcpip.Clock, userns *auth.UserNamespace, ids uniqueid.Provider) *inet.Namespace {
-	return inet.NewRootNamespace(sb.hostNetwork, &stackMaker{clock: clock, ids: ids}, userns)
+func (sb *sandbox) newHostNetworkNamespace(userns *auth.UserNamespace) *inet.Namespace {
+	return inet.NewRootNamespace(sb.hostNetwork, nil, userns)
 }

@@ -42,7 +42,7 @@ type stackMaker struct {
 // loopback interface and, later, what the network mode adds.
 func (sb *sandbox) newRootNetworkNamespace(clock tcpip.Clock, userns *auth.UserNamespace, ids uniqueid.Provider) (*inet.Namespace, error) {
 	if sb.hostNetwork != nil {
-		return sb.newHostNetworkNamespace(clock, userns, ids), nil
+		return sb.newHostNetworkNamespace(userns), nil
 	}
 	// nftables must be switched on before the first stack is made.
 	nftables.EnableNFTables()

@@ -49,17 +49,19 @@ func (sb *sandbox) syscallOverrides() map[string]func(kernel.SyscallFn) kernel.S
 // first guest task exists.
 func (sb *sandbox) overrideSyscalls() error {
 	for _, table := range kernel.SyscallTables() {
-		for name, wrap := range sb.syscallOverrides() {
-			number, err := table.LookupNo(name)
-			if err != nil && (name == "mkdir" || name == "open" || name == "epoll_wait") {
-				continue // Newer architectures have no such calls.
+		for _, overrides := range []map[string]func(kernel.SyscallFn) kernel.SyscallFn{sb.syscallOverrides(), sb.hostCalls()} {
+			for name, wrap := range overrides {
+				number, err := table.LookupNo(name)
+				if err != nil && (name == "mkdir" || name == "open" || name == "epoll_wait") {
+					continue // Newer architectures have no such calls.
+				}
+				if err != nil {
+					return fmt.Errorf("override system call %s for %v: %w", name, table.Arch, err)
+				}
+				call := table.Table[number]
+				call.Fn = wrap(call.Fn)
+				table.Table[number] = call
 			}
-			if err != nil {
-				return fmt.Errorf("override system call %s for %v: %w", name, table.Arch, err)
-			}
-			call := table.Table[number]
-			call.Fn = wrap(call.Fn)
-			table.Table[number] = call
 		}
 		table.Init()
 	}

@@ -9,9 +9,11 @@
 package images
 
 import (
+	"archive/tar"
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -198,16 +200,40 @@ func TestFailPull(t *testing.T) {
 }
 
 // TestFullDiskAtEveryWrite: whichever write of a pull is the first without
-// space, what the pull wrote before it goes too, unless the image is whole and
-// lacks only its second name. The next pull works.
+// space, the store is as it was before, unless the image is whole and lacks only
+// its second name. The next pull works.
 func TestFullDiskAtEveryWrite(t *testing.T) {
 	reg := newRegistry(t)
-	// The second stands on directories of the first.
-	ref := reg.push(t, "test/two:1", twoLayers(t))
+	lower := []member{{name: "etc/", typ: tar.TypeDir}, {name: "etc/a", content: "a"}}
+	for name, layers := range map[string][][]member{
+		"layers that stand alone": {lower, {{name: "b", content: "b"}}},
+		// The second is converted for the first, whose directory it lacks.
+		"a layer without its directories": {lower, {{name: "etc/b", content: "b"}}},
+	} {
+		for _, moved := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, moved tag %t", name, moved), func(t *testing.T) {
+				repository := fmt.Sprintf("test/full%d-%t:1", len(name), moved)
+				fullDiskAtEveryWrite(t, func(s *Store) string {
+					if moved {
+						// The name is another image's by now.
+						pull(t, s, reg.push(t, repository, twoLayers(t)))
+					}
+					return reg.push(t, repository, imageOf(t, name, tarOf(t, layers[0]...), tarOf(t, layers[1]...)))
+				})
+			})
+		}
+	}
+}
+
+// fullDiskAtEveryWrite pulls what prepare, which may use the store, has pushed.
+func fullDiskAtEveryWrite(t *testing.T, prepare func(s *Store) (ref string)) {
 	whole := 0
 	for fail := range maxSteps {
 		s := open(t, fastScratch(t))
 		s.opt.Parallel = 1
+		ref := prepare(s)
+		before := everyFile(t, s)
+		old, _ := s.Get(ref)
 		n := fail
 		s.hook = func(step string) error {
 			if !strings.HasPrefix(step, "commit-") {
@@ -218,7 +244,7 @@ func TestFullDiskAtEveryWrite(t *testing.T) {
 			}
 			return nil
 		}
-		_, err := s.Pull(context.Background(), ref, PullOptions{})
+		_, err := s.Pull(context.Background(), ref, PullOptions{Policy: PullAlways})
 		s.hook = nil
 		if err == nil {
 			if fail < 10 || whole > 2 {
@@ -229,18 +255,27 @@ func TestFullDiskAtEveryWrite(t *testing.T) {
 		if api.KindOf(err) != api.KindNoSpace {
 			t.Errorf("%v", err)
 		}
-		empty := []string{dirRefs, dirImages, dirBlobs, dirLayers, dirLocks, dirTmp}
-		if _, err := s.Get(ref); err == nil {
+		if now, err := s.Get(ref); err == nil && (old == nil || now.ID != old.ID) {
 			whole++
-			empty = []string{dirLocks, dirTmp}
+		} else if after := everyFile(t, s); !slices.Equal(after, before) {
+			t.Errorf("full at write %d: the store has %v, and had %v", fail, after, before)
 		}
-		for _, d := range empty {
-			if n := names(t, s.dir(d)); len(n) != 0 {
-				t.Errorf("full at write %d: %s holds %v", fail, d, n)
-			}
-		}
+		check(t, s)
 		pull(t, s, ref)
 		check(t, s)
 	}
 	t.Fatalf("no success after %d writes", maxSteps)
+}
+
+// everyFile are the names of all that a store holds.
+func everyFile(t *testing.T, s *Store) []string {
+	t.Helper()
+	var all []string
+	for _, d := range []string{dirRefs, dirImages, dirBlobs, dirLayers, dirLocks, dirTmp} {
+		for _, n := range names(t, s.dir(d)) {
+			all = append(all, d+"/"+n)
+		}
+	}
+	slices.Sort(all)
+	return all
 }

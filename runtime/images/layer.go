@@ -150,6 +150,7 @@ func (s *Store) convertLayer(ctx context.Context, j *layerJob, key hexDigest, vi
 	switch {
 	case errors.Is(err, errNeedsLower):
 		mark := &layerRecord{Version: Version, Key: rec.Key, DiffID: j.DiffID, Converter: converterVersion, Implicit: true}
+		j.marked = gone(s.layerFile(key, extRecord))
 		if err := s.writeRecord("record", s.layerFile(key, extRecord), mark); err != nil {
 			return err
 		}

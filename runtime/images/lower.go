@@ -42,6 +42,9 @@ type layerJob struct {
 	// held is the result, valid when done is closed.
 	held *heldLayer
 	done chan struct{}
+	// marked says that this pull has written the record that the layer depends on
+	// those below it, where there was none.
+	marked bool
 }
 
 // layerJobs computes the chain IDs of a stack.

@@ -311,7 +311,7 @@ func (s *Store) publish(ctx context.Context, found *image.Image, jobs []*layerJo
 	for i, n := range names {
 		changed, err := s.writeRef(n, found.ConfigDigest, found.Digest)
 		if err != nil {
-			if added && i == 0 && gone(s.refPath(n)) {
+			if now, rerr := s.readRef(s.refPath(n)); added && i == 0 && (rerr != nil || now.Image != found.ConfigDigest) {
 				// Nobody asked for an image without a name.
 				_ = s.remove(s.imagePath(h), nil)
 			}
@@ -376,13 +376,18 @@ func (s *Store) dropFailed(found *image.Image, jobs []*layerJob) {
 		return
 	}
 	// Best effort: the full disk is the error to report.
-	for _, j := range jobs {
-		if j.held == nil || !j.held.made {
-			continue
+	drop := func(key hexDigest) {
+		if !u.layers[key] {
+			_ = s.collectLayer(key, &Removed{})
 		}
-		j.held.file.Close()
-		if !u.layers[j.held.key] {
-			_ = s.collectLayer(j.held.key, &Removed{})
+	}
+	for _, j := range jobs {
+		if j.marked {
+			drop(j.diffID)
+		}
+		if j.held != nil && j.held.made {
+			j.held.file.Close()
+			drop(j.held.key)
 		}
 	}
 	for _, d := range []digest.Digest{found.ConfigDigest, found.Digest} {

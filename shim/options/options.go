@@ -204,6 +204,9 @@ func (o *Options) check(name string) error {
 			return api.Errorf(api.KindInvalid, "%s: %s = %q: there are %s", name, c.key, c.value, strings.Join(c.known, ", "))
 		}
 	}
+	if o.HostNetwork && o.Network == NetworkNone {
+		return api.Errorf(api.KindInvalid, "%s: host_network = true: not with network = %q, which gives nobody a network", name, NetworkNone)
+	}
 	if o.DebugLog != "" && !strings.HasPrefix(o.DebugLog, "/") {
 		return api.Errorf(api.KindInvalid, "%s: debug_log = %q is not an absolute path", name, o.DebugLog)
 	}

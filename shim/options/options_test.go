@@ -39,12 +39,12 @@ func TestWithoutOptionsTheDefaultsHold(t *testing.T) {
 }
 
 func TestDocumentFromBodyOrFile(t *testing.T) {
-	const text = "TypeUrl = 'x'\ndebug = true\ndebug_log = '/var/log/gvx/'\nnetwork = 'none'\nhost_network = true\ndurability = 'host'\noverlay = 'host'\nplatform = 'systrap'\n"
+	const text = "TypeUrl = 'x'\ndebug = true\ndebug_log = '/var/log/gvx/'\nhost_network = true\ndurability = 'host'\noverlay = 'host'\nplatform = 'systrap'\n"
 	path := filepath.Join(t.TempDir(), "gvx.toml")
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	want := Options{Debug: true, DebugLog: "/var/log/gvx/", Platform: "systrap", Network: NetworkNone, HostNetwork: true, Durability: "host", Overlay: OverlayHost, TypeURL: "x"}
+	want := Options{Debug: true, DebugLog: "/var/log/gvx/", Platform: "systrap", Network: NetworkNetns, HostNetwork: true, Durability: "host", Overlay: OverlayHost, TypeURL: "x"}
 	for name, m := range map[string]*runtimeoptions.Options{
 		"body": {ConfigBody: []byte(text)},
 		// The path wins, as for every runtime.
@@ -59,15 +59,16 @@ func TestDocumentFromBodyOrFile(t *testing.T) {
 
 func TestWhatMeansNothingIsAnError(t *testing.T) {
 	for text, want := range map[string]string{
-		"debgu = true":               `unknown key "debgu"`,
-		"network = 'host'":           "netns, none",
-		"platform = 'kvm'":           "systrap",
-		"durability = ''":            "host, process",
-		"overlay = 'x'":              "private, host",
-		"debug = 'yes'":              "",
-		"debug_log = 'relative'":     "absolute",
-		"= broken":                   "",
-		"[network]\nmode = 'bridge'": "",
+		"debgu = true":                          `unknown key "debgu"`,
+		"network = 'host'":                      "netns, none",
+		"platform = 'kvm'":                      "systrap",
+		"durability = ''":                       "host, process",
+		"network = 'none'\nhost_network = true": "gives nobody a network",
+		"overlay = 'x'":                         "private, host",
+		"debug = 'yes'":                         "",
+		"debug_log = 'relative'":                "absolute",
+		"= broken":                              "",
+		"[network]\nmode = 'bridge'":            "",
 	} {
 		_, err := Parse(typeURL, message(t, &runtimeoptions.Options{ConfigBody: []byte(text)}))
 		if api.KindOf(err) != api.KindInvalid || !strings.Contains(err.Error(), want) {

@@ -45,8 +45,6 @@ func hostSocketEntries() []Entry {
 		{"getsockname", args(descriptor(0)), "host network: a guest's getsockname; netlink's", ""},
 		{"getpeername", args(descriptor(0)), "host network: a guest's getpeername", ""},
 		{"shutdown", args(descriptor(0), anyOf(1, unix.SHUT_RD, unix.SHUT_RDWR)), "host network: a guest's shutdown", ""},
-		{"readv", args(descriptor(0)), "host network: a guest's read into pieces", ""},
-		{"writev", args(descriptor(0)), "host network: a guest's write of pieces", ""},
 		{"sendto", args(descriptor(0), within(3, sendFlags)), "host network: a guest's sendto; netlink's questions", ""},
 		{"sendmsg", args(descriptor(0), within(2, sendFlags)), "host network: a guest's sendmsg", ""},
 		{"recvfrom", args(descriptor(0), within(3, recvFlags)), "host network: a guest's recvfrom; netlink's answers", ""},

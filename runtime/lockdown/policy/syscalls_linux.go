@@ -65,7 +65,6 @@ var numbers = map[string]struct{ amd64, arm64 int }{
 	"pwritev2":          {328, 287},
 	"read":              {0, 63},
 	"readlinkat":        {267, 78},
-	"readv":             {19, 65},
 	"recvfrom":          {45, 207},
 	"recvmsg":           {47, 212},
 	"removexattr":       {197, 14},
@@ -94,7 +93,6 @@ var numbers = map[string]struct{ amd64, arm64 int }{
 	"wait4":             {61, 260},
 	"waitid":            {247, 95},
 	"write":             {1, 64},
-	"writev":            {20, 66},
 }
 
 // Number returns the number of a system call of the tables.
