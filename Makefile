@@ -71,7 +71,7 @@ cross: ## Compile for every platform: the client half for macOS and Windows too
 		GOOS=$${platform%/*} GOARCH=$${platform#*/} $(GO) build ./...; done
 
 testbed: ## Build the test peers and guest images that are missing
-	integration/testbed/testbed.sh get runc runsc runsc-shim seccomp-profile registry containerd containerd-tests cni cri-tools runtime-tools runc-tests kubernetes metrics-server agent-sandbox fsstress e2fsprogs-tests engine demo python full net dind dind-debian redis postgres
+	integration/testbed/testbed.sh get runc runsc runsc-shim seccomp-profile registry containerd containerd-tests cni cri-tools runtime-tools runc-tests kubernetes metrics-server agent-sandbox fsstress e2fsprogs-tests vm engine demo python full net dind dind-debian redis postgres
 
 # What failed, with all it printed, comes once more at the end of the log: what is
 # kept of a long log is its end.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -184,5 +185,46 @@ func TestMaskedDirectoriesAreOne(t *testing.T) {
 	})
 	if want := "one\nrefused\n/media:\n\n/srv:\n(0)"; output != want {
 		t.Errorf("%q, want %q", output, want)
+	}
+}
+
+// TestNoExec: guests' programs are mapped from the host's files, which a file system
+// that is mounted noexec does not let. A root there is refused, a volume or a
+// directory is noexec inside.
+func TestNoExec(t *testing.T) {
+	b := newBundle(t, "rungv")
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOEXEC, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	tree := "rootfs:" + rootOf(b)
+	run := func(args ...string) testbed.Result {
+		return testbed.Run(t, exec.CommandContext(t.Context(), b.Runtime, args...), nil)
+	}
+	if r := run("--root", filepath.Join(dir, "root"), "run", "--rm", "--network", "none", tree, "true"); r.Code != 125 || !strings.Contains(r.Stderr, "noexec") {
+		t.Errorf("an image store there: %v", r)
+	}
+	if err := os.Mkdir(filepath.Join(dir, "tree"), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	script := "cp /bin/true /there/true && echo copied; /there/true; echo $?"
+	for _, flag := range []string{
+		"--mount=type=volume,src=" + filepath.Join(dir, "v.ext4") + ",size=64m,dst=/there", "--volume=" + filepath.Join(dir, "tree") + ":/there",
+	} {
+		root := filepath.Join(b.Dir, "stores")
+		if r := run("--root", root, "run", "--rm", "--network", "none", flag, tree, "sh", "-c", script); r.Code != 0 || r.Stdout != "copied\n126\n" {
+			t.Errorf("%s: %v", flag, r)
+		}
+	}
+	// A bundle's bind mount, as with runc.
+	if got := bothBundles(t, "/there/true; echo $?", func(t *testing.T, b *testbed.Bundle) {
+		b.Spec.Mounts = append(b.Spec.Mounts, specs.Mount{Destination: "/there", Type: "bind", Source: filepath.Join(dir, "tree"), Options: []string{"rbind"}})
+	}); !strings.Contains(got, "126\n") {
+		t.Errorf("a bind mount: %q", got)
 	}
 }

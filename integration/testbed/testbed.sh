@@ -22,7 +22,7 @@ cache=${GVX_TESTBED:-${XDG_CACHE_HOME:-$HOME/.cache}/gvx-testbed}
 # shellcheck source=versions.env
 . "$here/versions.env"
 
-programs=(runc runsc runsc-shim registry containerd containerd-tests cni cri-tools runtime-tools runc-tests kubernetes metrics-server agent-sandbox seccomp-profile engine fsstress e2fsprogs-tests)
+programs=(runc runsc runsc-shim registry containerd containerd-tests cni cri-tools runtime-tools runc-tests kubernetes metrics-server agent-sandbox seccomp-profile engine fsstress e2fsprogs-tests vm)
 images=(demo python full net dind dind-debian redis postgres)
 
 die() { echo "testbed: $*" >&2; exit 1; }
@@ -67,6 +67,7 @@ key() {
 		cat "$here"/agent-sandbox/* | digest ;;
 	engine)
 		cat "$tree/install/image/engine.sh" "$tree"/install/image/engine/* | digest ;;
+	vm) digest < "$here/vm.sh" ;;
 	*)
 		is_image "$1" || die "unknown name $1: there are ${programs[*]} ${images[*]}"
 		cat "$tree/install/image/debian.sh" "$tree/install/image/recipes/$1.sh" \
@@ -264,6 +265,8 @@ build() {
 		mv "$dir/tests" "$out" && rm -rf "$dir" ;;
 	engine)
 		"$tree/install/image/engine.sh" "$out" >&2 ;;
+	vm)
+		"$here/vm.sh" "$out" >&2 ;;
 	*)
 		[ "$name" != dind ] || GVX_ENGINE=$(get engine)
 		export GVX_ENGINE

@@ -330,6 +330,9 @@ func psTask(cmd *cobra.Command, g *globals, args []string, format string) error 
 	if err != nil {
 		return err
 	}
+	if format != "" && format != formatTable && format != formatJSON {
+		return api.Errorf(api.KindInvalid, "ps: invalid format option %q: want table or json", format)
+	}
 	r, err := g.runner(false)
 	if err != nil {
 		return err

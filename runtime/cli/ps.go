@@ -78,7 +78,7 @@ host's processes that stand for it.`,
 		Example: "  rungv ps -a\n  rungv ps -aq --filter status=exited\n  rungv ps --format '{{.Names}}: {{.Status}}'\n  rungv ps --format json",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return psTask(cmd, g, args, f.format)
+				return psTask(cmd, g, args, f.taskFormat())
 			}
 			return runPs(cmd, g, &f)
 		},
@@ -95,6 +95,14 @@ host's processes that stand for it.`,
 	fl.StringArrayVarP(&f.filters, "filter", "f", nil, "Filter output based on conditions provided")
 	_ = cmd.RegisterFlagCompletionFunc("format", cobra.FixedCompletions([]string{formatTable, formatJSON}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
+}
+
+// taskFormat is the format of runc's ps, whose -f is not a filter.
+func (f *psFlags) taskFormat() string {
+	if f.format == "" && len(f.filters) > 0 {
+		return f.filters[len(f.filters)-1]
+	}
+	return f.format
 }
 
 func runPs(cmd *cobra.Command, g *globals, f *psFlags) error {

@@ -235,6 +235,9 @@ func (u *run) start(spec *api.Sandbox) error {
 		defer u.broker.Donated()
 	}
 	cfg.Stdin, cfg.Stdout, cfg.Stderr = u.streams.Stdin(), u.streams.Stdout(), u.streams.Stderr()
+	if err := honourNoExec(&spec.Container, &cfg.ContainerFiles); err != nil {
+		return err
+	}
 	if err := u.joinHostCgroup(spec.ID); err != nil {
 		return err
 	}

@@ -31,7 +31,7 @@ func (t *Task) open(oci *convert.OCI) (*launch.ContainerFiles, error) {
 			return nil, err
 		}
 	}
-	return files, nil
+	return files, honourNoExec(oci.Container, files)
 }
 
 // openRootfs adds a root of images.
