@@ -5,7 +5,11 @@ package testbed
 import (
 	"os"
 	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"z.gfire.dev/gvx/ext4lite/device"
 	"z.gfire.dev/gvx/ext4lite/mkfs"
@@ -44,10 +48,42 @@ func (h *Home) MountXFS(t testing.TB, image, dir string, sizeBytes int64) {
 	if output, err := exec.Command("mount", "-o", "loop", image, dir).CombinedOutput(); err != nil {
 		Missing(t, "a loop mount of an XFS: %v: %s", err, output)
 	}
-	t.Cleanup(func() {
-		if output, err := exec.Command("umount", dir).CombinedOutput(); err != nil {
-			t.Errorf("umount %s: %v: %s", dir, err, output)
-		}
-	})
+	t.Cleanup(func() { unmount(t, dir) })
 	h.Chown(t, dir)
+}
+
+// unmountPatience bounds how long the kernel may take for references of its own.
+const unmountPatience = 10 * time.Second
+
+// unmount unmounts what no process may have in use any more. The kernel itself may
+// have for a moment, on a busy machine, after the last process is gone.
+func unmount(t testing.TB, dir string) {
+	t.Helper()
+	for begin := time.Now(); ; time.Sleep(50 * time.Millisecond) {
+		err := syscall.Unmount(dir, 0)
+		if err == nil {
+			return
+		}
+		users := usersOf(dir)
+		if err != syscall.EBUSY || len(users) > 0 || time.Since(begin) > unmountPatience {
+			t.Errorf("umount %s: %v; in use by %q", dir, err, users)
+			_ = syscall.Unmount(dir, syscall.MNT_DETACH)
+			return
+		}
+	}
+}
+
+// usersOf are the processes that have something below a directory open, mapped, or as
+// their place.
+func usersOf(dir string) []string {
+	var users []string
+	for _, pattern := range []string{"cwd", "root", "exe", "fd/*", "map_files/*"} {
+		links, _ := filepath.Glob("/proc/[0-9]*/" + pattern)
+		for _, link := range links {
+			if to, err := os.Readlink(link); err == nil && (to == dir || strings.HasPrefix(to, dir+"/")) {
+				users = append(users, link+" -> "+to)
+			}
+		}
+	}
+	return users
 }

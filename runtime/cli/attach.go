@@ -68,7 +68,7 @@ func newWaitCommand(g *globals) *cobra.Command {
 	return &cobra.Command{
 		Use:     "wait CONTAINER [CONTAINER...]",
 		Short:   "Block until one or more containers stop, then print their exit codes",
-		Long:    "Wait until each container has stopped, one after the other, and print its exit code. One that has stopped, or was never started, is not waited for.",
+		Long:    "Wait until each container has stopped, and print their exit codes in the order in which they are named. One that has stopped, or was never started, is not waited for.",
 		Example: "  code=$(rungv wait box)",
 		Args:    atLeast(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -76,12 +76,29 @@ func newWaitCommand(g *globals) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return forEachQuietly(args, func(ref string) error {
-				exit, err := r.Wait(cmd.Context(), ref)
-				if err == nil {
-					fmt.Fprintln(cmd.OutOrStdout(), exit.Code)
+			// All at once: one that is removed as it ends tells only who waits already.
+			type ended struct {
+				exit api.ExitStatus
+				err  error
+			}
+			results := make(map[string]chan ended, len(args))
+			for _, ref := range args {
+				if results[ref] != nil {
+					continue
 				}
-				return err
+				results[ref] = make(chan ended, 1)
+				go func() {
+					exit, err := r.Wait(cmd.Context(), ref)
+					results[ref] <- ended{exit, err}
+				}()
+			}
+			return forEachQuietly(args, func(ref string) error {
+				e := <-results[ref]
+				results[ref] <- e // The same may be named twice.
+				if e.err == nil {
+					fmt.Fprintln(cmd.OutOrStdout(), e.exit.Code)
+				}
+				return e.err
 			})
 		},
 		ValidArgsFunction: completeContainers(g, isRunning),

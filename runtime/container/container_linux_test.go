@@ -186,6 +186,25 @@ func TestStopKillsWhoDoesNotEnd(t *testing.T) {
 	}
 }
 
+// TestRemoveOfOneThatHasJustEnded: its end is on record, and its launcher not gone yet.
+func TestRemoveOfOneThatHasJustEnded(t *testing.T) {
+	r := runner(t)
+	h := create(t, r, api.StateRunning)
+	if err := r.Remove(context.Background(), "box", false); api.KindOf(err) != api.KindState {
+		t.Errorf("one that runs: %v", err)
+	}
+	if err := h.Update(func(rec *state.Record) error {
+		rec.Exit = &api.ExitStatus{Code: 137}
+		return rec.SetState(api.StateStopped)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(100*time.Millisecond, func() { h.Close() })
+	if err := r.Remove(context.Background(), "box", false); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestForcedRemoveOfOneThatDoesNotListen(t *testing.T) {
 	r := runner(t)
 	h := create(t, r, api.StateRunning)

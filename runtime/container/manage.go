@@ -197,16 +197,18 @@ func (r *Runner) Stop(ctx context.Context, ref string, signal int, timeout *time
 	if timeout != nil {
 		grace = *timeout
 	}
-	if err := r.Signal(ctx, rec.ID, signal); err != nil {
-		if api.KindOf(err) == api.KindState {
-			return nil
-		}
+	err = r.Signal(ctx, rec.ID, signal)
+	switch {
+	case api.KindOf(err) == api.KindState:
+		return nil
+	case err != nil && !errors.Is(err, control.ErrClosed):
 		return err
 	}
 	if rec.Paused && signal != signalKill {
 		// As docker: a paused container could not obey.
-		if err := r.Unpause(ctx, rec.ID); err != nil && api.KindOf(err) != api.KindState {
-			return err
+		err := r.Unpause(ctx, rec.ID)
+		if err != nil && api.KindOf(err) != api.KindState && !errors.Is(err, control.ErrClosed) {
+			return err // It may have ended by the signal before it could answer.
 		}
 	}
 	wait, cancel := ctx, context.CancelFunc(func() {})
@@ -232,7 +234,7 @@ const stuckGrace = 5 * time.Second
 // record that cannot be read is removed all the same.
 func (r *Runner) Remove(ctx context.Context, ref string, force bool) error {
 	if !force {
-		return r.State.Remove(ref, false)
+		return r.removeEnded(ctx, ref)
 	}
 	id, err := r.State.Resolve(ref)
 	if err != nil {
@@ -248,6 +250,25 @@ func (r *Runner) Remove(ctx context.Context, ref string, force bool) error {
 		return err // Not found: its launcher has removed it, as --rm says.
 	}
 	return nil
+}
+
+// removeEnded removes a container that has ended. One whose end is on record may be
+// its launcher's for a moment longer.
+func (r *Runner) removeEnded(ctx context.Context, ref string) error {
+	err := r.State.Remove(ref, false)
+	if api.KindOf(err) != api.KindState {
+		return err
+	}
+	rec, getErr := r.State.Get(ref)
+	if getErr != nil || rec.State != api.StateStopped || rec.Exit == nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, removeTimeout)
+	defer cancel()
+	if r.State.WaitReleased(ctx, rec.ID) != nil {
+		return err
+	}
+	return r.State.Remove(rec.ID, false)
 }
 
 // end kills a container and waits until its launcher has let go of it.
