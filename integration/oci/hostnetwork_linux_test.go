@@ -318,7 +318,9 @@ func TestHostNetworkSurvivesItsGuest(t *testing.T) {
 	if err := os.WriteFile(script, []byte(hostileScript), 0o644); err != nil {
 		t.Fatal(err)
 	}
+	// The guest's own limit is above what the sandbox has.
 	b.Spec.Process.Rlimits = []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Soft: 1 << 20, Hard: 1 << 20}}
+	b.Runtime, b.Args = "prlimit", append([]string{"--nofile=4096:4096", b.Runtime}, b.Args...)
 	output, code := shell(t, b, "exec python3 /script.py </dev/zero 2>&1")
 	t.Log(output)
 	for _, line := range []string{
