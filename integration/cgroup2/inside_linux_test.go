@@ -361,7 +361,7 @@ func pause(t *testing.T) {
 // memory: who takes more than the limit is killed.
 func memory(t *testing.T) {
 	got := same(t, func(runtime string) string {
-		c := bundle(t, runtime, "memory", "/bin/dd", "if=/dev/zero", "of=/dev/null", "bs=400M", "count=1")
+		c := bundle(t, runtime, "memory", "/bin/dd", "if=/dev/zero", "of=/dev/null", "bs=400M")
 		c.spec.Linux.Resources.Memory = &specs.LinuxMemory{Limit: pointer(int64(200 << 20)), Swap: pointer(int64(200 << 20))}
 		c.start()
 		var status unix.WaitStatus
@@ -550,7 +550,9 @@ func ordinaryUser(t *testing.T) {
 	if out, code := run("grep", "MemTotal", "/proc/meminfo"); code != 0 || !strings.Contains(out, "131072 kB") {
 		t.Errorf("exit code %d: %s", code, out)
 	}
-	if out, code := run("dd", "if=/dev/zero", "of=/dev/null", "bs=400M", "count=1"); code != 137 {
+	// It holds what it has taken: without a cgroup the limit is looked after from time
+	// to time, which a machine of this kind may be late with.
+	if out, code := run("dd", "if=/dev/zero", "of=/dev/null", "bs=400M"); code != 137 {
 		t.Errorf("above the limit, exit code %d: %s", code, out)
 	}
 }
