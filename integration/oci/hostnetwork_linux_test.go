@@ -281,6 +281,15 @@ def linger():
         os._exit(0)
     return os.wait()[1]
 say('linger', linger)
+def kept():
+    l = socket.create_server(('127.0.0.1', 0))
+    a = socket.create_connection(l.getsockname())
+    b, _ = l.accept()
+    for seconds in (0, 5): a.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, seconds))
+    a.sendall(b'all of it')
+    a.close()
+    return b.recv(100), b.recv(100)
+say('kept', kept)
 def exhaust():
     pids = []
     for _ in range(4):
@@ -325,7 +334,7 @@ func TestHostNetworkSurvivesItsGuest(t *testing.T) {
 	t.Log(output)
 	for _, line := range []string{
 		"(b'x', 0, 8)", "(b'x', 1, 8)", "route ENOTSUP\nroute ENOTSUP\n", "option (0, True)\n", "short -1\n", "conf (b'lo', '127.0.0.1', '127.0.0.1')\n",
-		"linger 0\n", "ENFILE", "], 0)\n", "after 0\n",
+		"linger 0\n", "kept (b'all of it', b'')\n", "ENFILE", "], 0)\n", "after 0\n",
 	} {
 		if !strings.Contains(output, line) {
 			t.Errorf("%q is missing", line)

@@ -9,10 +9,9 @@
 // It has no capability over the host's network: nothing of it can be changed from
 // inside, no port below the host's net.ipv4.ip_unprivileged_port_start bound, no raw
 // or packet socket made. Packet filters are refused: gVisor's netlink protocol for
-// them takes every stack for its own. A guest makes no
-// network namespaces: much of gVisor's stack takes all stacks of a sandbox for its own,
-// and would end it where two kinds meet. What hostinet itself trusts a guest with is
-// checked before it (hostsockets.go).
+// them takes every stack for its own. So does much of the rest of it, and would end the
+// sandbox where two kinds meet: a guest makes no network namespaces. What hostinet
+// itself trusts a guest with is checked before it (hostsockets.go).
 
 package boot
 

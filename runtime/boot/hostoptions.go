@@ -106,8 +106,8 @@ func setHostOption(t *kernel.Task, _ *vfs.FileDescription, s *hostinet.Socket, a
 		return 0, err
 	}
 	if level == linux.SOL_SOCKET && name == linux.SO_LINGER && length >= linux.SizeOfLinger {
-		if on, seconds := binary.NativeEndian.Uint32(value), binary.NativeEndian.Uint32(value[4:]); on != 0 && seconds != 0 {
-			return 0, nil
+		if seconds := binary.NativeEndian.Uint32(value[4:]); seconds != 0 {
+			clear(value) // Not the reset either, should one have been asked for before.
 		}
 	}
 	return 0, s.SetSockOpt(t, int(level), int(name), value).ToError()

@@ -124,7 +124,7 @@ func (sb *sandbox) boundedSockets(call kernel.SyscallFn) kernel.SyscallFn {
 // receiveOne is recvmsg(2): hostinet panics at a control message that the host had to
 // cut. It is given room for all; what the guest has no room for is cut here.
 func receiveOne(t *kernel.Task, file *vfs.FileDescription, s *hostinet.Socket, args arch.SyscallArguments) (uintptr, error) {
-	return receive(t, s, args[1].Pointer(), receiveFlags(file, s, args[2].Int()), deadlineOf(t, s, 0))
+	return receive(t, s, args[1].Pointer(), receiveFlags(file, s, args[2].Int()), waitFor(t, s, 0))
 }
 
 // receiveMany is recvmmsg(2), likewise.
@@ -140,7 +140,7 @@ func receiveMany(t *kernel.Task, file *vfs.FileDescription, s *hostinet.Socket, 
 		}
 		within = max(1, ts.ToDuration())
 	}
-	flags, until := receiveFlags(file, s, args[3].Int()), deadlineOf(t, s, within)
+	flags, wait := receiveFlags(file, s, args[3].Int()), waitFor(t, s, within)
 	var header guest.MessageHeader64
 	size := uint64(header.SizeBytes())
 	// A struct mmsghdr is a header and a length, in whole words.
@@ -151,7 +151,7 @@ func receiveMany(t *kernel.Task, file *vfs.FileDescription, s *hostinet.Socket, 
 		if !ok {
 			return 0, linuxerr.EFAULT
 		}
-		n, err := receive(t, s, at, flags, until)
+		n, err := receive(t, s, at, flags, wait)
 		if err == nil {
 			_, err = primitive.CopyUint32Out(t, at+hostarch.Addr(size), uint32(n))
 		}
@@ -176,19 +176,21 @@ func receiveFlags(file *vfs.FileDescription, s *hostinet.Socket, flags int32) in
 	return flags
 }
 
-// deadline is when a call ends that waits; nil is never.
-type deadline *ktime.Time
+// waiting is how long a call waits: until a time, if it is bounded.
+type waiting struct {
+	bounded bool
+	until   ktime.Time
+}
 
-// deadlineOf is that of a call which may take so long, or as long as the socket says.
-func deadlineOf(t *kernel.Task, s *hostinet.Socket, within time.Duration) deadline {
+// waitFor is the waiting of a call which may take so long, or as long as the socket says.
+func waitFor(t *kernel.Task, s *hostinet.Socket, within time.Duration) waiting {
 	if within == 0 {
 		within = time.Duration(s.RecvTimeout())
 	}
 	if within <= 0 {
-		return nil
+		return waiting{}
 	}
-	at := t.Kernel().MonotonicClock().Now().Add(within)
-	return &at
+	return waiting{true, t.Kernel().MonotonicClock().Now().Add(within)}
 }
 
 // Members of struct msghdr that are written back.
@@ -199,7 +201,7 @@ const (
 )
 
 // receive receives one message into what the header at a guest's address says.
-func receive(t *kernel.Task, s *hostinet.Socket, at hostarch.Addr, flags int32, until deadline) (uintptr, error) {
+func receive(t *kernel.Task, s *hostinet.Socket, at hostarch.Addr, flags int32, wait waiting) (uintptr, error) {
 	var header guest.MessageHeader64
 	if _, err := header.CopyIn(t, at); err != nil {
 		return 0, err
@@ -218,12 +220,8 @@ func receive(t *kernel.Task, s *hostinet.Socket, at hostarch.Addr, flags int32, 
 	if header.ControlLen > 0 {
 		room = hostControlBytes
 	}
-	var end ktime.Time
-	if until != nil {
-		end = *until
-	}
 	known := flags &^ (linux.MSG_CMSG_CLOEXEC | linux.MSG_NOSIGNAL | linux.MSG_WAITFORONE)
-	n, got, from, fromLength, messages, e := s.RecvMsg(t, dst, int(known), until != nil, end, header.NameLen != 0, room)
+	n, got, from, fromLength, messages, e := s.RecvMsg(t, dst, int(known), wait.bounded, wait.until, header.NameLen != 0, room)
 	if e != nil {
 		return 0, linuxerr.ConvertIntr(e.ToError(), linuxerr.ERESTARTSYS)
 	}

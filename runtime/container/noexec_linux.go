@@ -6,6 +6,7 @@
 package container
 
 import (
+	"os"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -19,22 +20,25 @@ import (
 // of the host there are noexec for the guest too.
 func honourNoExec(c *api.Container, f *launch.ContainerFiles) error {
 	for _, file := range slices.Concat(f.Layers, f.Upper) {
-		var st unix.Statfs_t
-		if unix.Fstatfs(int(file.Fd()), &st) == nil && st.Flags&unix.ST_NOEXEC != 0 {
+		if onNoExec(file) {
 			return api.Errorf(api.KindUnsupported, "root file system: %s is on a file system that is mounted noexec, so that no program of the guest could run: choose another place for it (--root, or containerd's root), or mount that one without noexec", file.Name())
 		}
 	}
 	for i := range c.Mounts {
 		m := &c.Mounts[i]
-		var st unix.Statfs_t
-		switch {
-		case i < len(f.Volumes) && len(f.Volumes[i]) > 0:
-			for _, file := range f.Volumes[i] {
-				m.NoExec = m.NoExec || unix.Fstatfs(int(file.Fd()), &st) == nil && st.Flags&unix.ST_NOEXEC != 0
-			}
-		case m.Host != nil:
+		if i < len(f.Volumes) && slices.ContainsFunc(f.Volumes[i], onNoExec) {
+			m.NoExec = true
+		}
+		if m.Host != nil {
+			// By name: who makes it lead elsewhere gets the other place's option.
+			var st unix.Statfs_t
 			m.NoExec = m.NoExec || unix.Statfs(m.Host.Name, &st) == nil && st.Flags&unix.ST_NOEXEC != 0
 		}
 	}
 	return nil
+}
+
+func onNoExec(file *os.File) bool {
+	var st unix.Statfs_t
+	return unix.Fstatfs(int(file.Fd()), &st) == nil && st.Flags&unix.ST_NOEXEC != 0
 }
